@@ -1,0 +1,269 @@
+"""Entries in a directory: read with every check, published by fsync and rename.
+
+    ROOT/kernels/DIGEST     kernels, one file each
+    ROOT/NAME/DIGEST        other kinds (the emulator's translated objects)
+    ROOT/locks/             lock files, see ``lock``
+    ROOT/tmp/               files being written
+    ROOT/quarantine/        bad entries, set aside
+    ROOT/usage              how often entries were loaded, see ``usage``
+
+No method raises because of the directory's state: trouble is logged once per cause, a read that
+fails is a miss and a write that fails leaves the caller with the bytes it has.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+import stat
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from rdna_jit.cache import format as entry_format
+from rdna_jit.cache import trust
+from rdna_jit.cache.report import warn_once
+
+KERNELS = "kernels"
+LOCKS, TEMPORARY, QUARANTINE, USAGE = "locks", "tmp", "quarantine", "usage"
+RESERVED = frozenset({LOCKS, TEMPORARY, QUARANTINE, USAGE})
+KIND_PATTERN = re.compile(r"[a-z][a-z0-9_]{0,31}")
+MAX_ENTRY_BYTES = 1 << 29
+LAST_USE_RESOLUTION = 3600.0
+"""Seconds: a last use is written at most this often per entry, so a hit writes nothing."""
+
+_OPEN_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+_MISSING = (FileNotFoundError, NotADirectoryError)
+
+publish_step: Callable[[str, str], None] | None = None
+"""Called as (step, path) after each step of a publish; the fault tests kill the process there."""
+
+
+@dataclass(frozen=True)
+class EntryFile:
+    """One file of a store as a directory scan sees it. Times are seconds since the epoch."""
+
+    kind: str
+    key: str
+    path: str
+    size: int
+    created: float
+    used: float
+
+
+class Store:
+    """One root directory of entries."""
+
+    def __init__(
+        self, root: str, *, readonly: bool = False, signing_key: bytes | None = None
+    ) -> None:
+        self.root = os.path.abspath(root)
+        self.readonly = readonly
+        self.signing_key = signing_key
+
+    def path(self, kind: str, key: str) -> str:
+        # NOTE: kind and key become a file name here and only here.
+        if not KIND_PATTERN.fullmatch(kind) or kind in RESERVED:
+            raise ValueError(f"not a kind of cache entry: {kind!r}")
+        if not entry_format.DIGEST_PATTERN.fullmatch(key):
+            raise ValueError(f"not a SHA-256 digest in hex: {key!r}")
+        return f"{self.root}/{kind}/{key}"
+
+    def read(self, kind: str, key: str, *, text: bool = False) -> entry_format.Record | None:
+        """The entry, fully checked, or None. A bad one is set aside."""
+        path = self.path(kind, key)
+        try:
+            data, status = read_file(path)
+        except _MISSING:
+            return None
+        except OSError as error:
+            self.set_aside(kind, key, error.strerror or str(error))
+            return None
+        reason = self.distrust(path, status)
+        if reason and not entry_format.has_signature(data, self.signing_key):
+            self._warn("trust", f"not loaded: {reason}, and the entry is not signed by our key")
+            return None
+        try:
+            record = entry_format.decode(data, key, text=text)
+            if record.kind != kind:
+                raise entry_format.BadEntry("it is of another kind")
+        except entry_format.BadEntry as error:
+            self.set_aside(kind, key, str(error))
+            return None
+        self._mark_used(path, status)
+        return record
+
+    def publish(self, record: entry_format.Record) -> bool:
+        """Write an entry for everybody, whole or not at all. False when that was not possible."""
+        if self.readonly:
+            return False
+        path = self.path(record.kind, record.key)
+        try:
+            file_mode = self.prepare(record.kind)
+            reason = trust.untrusted_reason(self.root)
+            if reason and not self.signing_key:
+                self._warn("trust", f"kernels are kept in memory only: {reason}")
+                return False
+            self._write(path, entry_format.encode(record, self.signing_key), file_mode)
+        except OSError as error:
+            self._warn(
+                f"write {error.errno}",
+                f"kernels are kept in memory only: cannot write {error.filename or path}: "
+                f"{error.strerror}",
+            )
+            return False
+        return True
+
+    def prepare(self, *folders: str) -> int:
+        """Make the root (0700) and folders in it where missing; returns the mode for files.
+
+        A root that its owner made readable for others keeps its entries readable for them.
+        """
+        _make_private(self.root)
+        shared = os.stat(self.root).st_mode & 0o055
+        for folder in (*folders, TEMPORARY):
+            path = f"{self.root}/{folder}"
+            try:
+                os.mkdir(path, 0o700)
+            except FileExistsError:
+                continue
+            os.chmod(path, 0o700 | shared)
+        return 0o600 | (shared & 0o044)
+
+    def distrust(self, path: str, status: os.stat_result) -> str | None:
+        """Why the file at ``path`` could be somebody else's work, or None."""
+        return trust.foreign_file(path, status) or trust.untrusted_reason(os.path.dirname(path))
+
+    def set_aside(self, kind: str, key: str, why: str) -> bool:
+        """Move a bad entry out of the way, so that it is rebuilt and can be looked at."""
+        path = self.path(kind, key)
+        moved = False
+        if not self.readonly:
+            try:
+                self.prepare(QUARANTINE)
+                os.rename(path, f"{self.root}/{QUARANTINE}/{kind}-{key}-{os.urandom(4).hex()}")
+                moved = True
+            except OSError:
+                # A compile replaces the file where that is possible; where not, it stays a miss.
+                pass
+        fate = "set aside and rebuilt" if moved else "ignored"
+        self._warn(f"bad entry {why}", f"an entry was {fate}: {path}: {why}")
+        return moved
+
+    def entries(self, kind: str | None = None) -> Iterator[EntryFile]:
+        """Every file that is named like an entry, unread and unverified."""
+        for folder in [kind] if kind else self.kinds():
+            try:
+                scan = os.scandir(f"{self.root}/{folder}")
+            except OSError:
+                continue
+            with scan:
+                for item in scan:
+                    if not entry_format.DIGEST_PATTERN.fullmatch(item.name):
+                        continue
+                    try:
+                        status = item.stat(follow_symlinks=False)
+                    except OSError:
+                        continue
+                    yield EntryFile(
+                        folder,
+                        item.name,
+                        item.path,
+                        status.st_size,
+                        status.st_mtime,
+                        status.st_atime,
+                    )
+
+    def kinds(self) -> list[str]:
+        try:
+            names = os.listdir(self.root)
+        except OSError:
+            return []
+        return sorted(n for n in names if KIND_PATTERN.fullmatch(n) and n not in RESERVED)
+
+    def remove(self, kind: str, key: str) -> bool:
+        try:
+            os.unlink(self.path(kind, key))
+        except OSError:
+            return False
+        return True
+
+    def _write(self, path: str, data: bytes, mode: int) -> None:
+        key = os.path.basename(path)
+        temporary = f"{self.root}/{TEMPORARY}/{key[:16]}-{os.getpid()}-{os.urandom(6).hex()}"
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        fd = os.open(temporary, flags, 0o600)
+        try:
+            with os.fdopen(fd, "wb") as file:
+                _step("created", temporary)
+                file.write(data)
+                file.flush()
+                os.fchmod(fd, mode)
+                _step("written", temporary)
+                # Without this a power cut can leave the new name with no bytes behind it.
+                os.fsync(fd)
+                _step("synced", temporary)
+            os.replace(temporary, path)
+            _step("renamed", path)
+        except BaseException:
+            _unlink_quietly(temporary)
+            raise
+
+    def _mark_used(self, path: str, status: os.stat_result) -> None:
+        # The access time carries the last use and the modification time the birth. A time in the
+        # future comes from a clock that jumped, and is put right too.
+        now = time.time()
+        if self.readonly or 0 <= now - status.st_atime < LAST_USE_RESOLUTION:
+            return
+        with contextlib.suppress(OSError):
+            os.utime(path, ns=(int(now * 1e9), status.st_mtime_ns))
+
+    def _warn(self, cause: str, message: str) -> None:
+        warn_once(cause, self.root, f"kernel cache {self.root}: {message}")
+
+
+def read_file(path: str, limit: int | None = None) -> tuple[bytes, os.stat_result]:
+    """A regular file's bytes (the first ``limit`` of them) and the status of what was read."""
+    fd = os.open(path, _OPEN_READ)
+    try:
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, "it is not a regular file", path)
+        if status.st_size > MAX_ENTRY_BYTES:
+            raise OSError(errno.EFBIG, "it is far too large", path)
+        size = status.st_size if limit is None else min(limit, status.st_size)
+        data = os.read(fd, size)
+        while len(data) < size:
+            more = os.read(fd, size - len(data))
+            if not more:
+                break
+            data += more
+    finally:
+        os.close(fd)
+    return data, status
+
+
+def _make_private(path: str) -> None:
+    """mkdir -p with mode 0700 for every directory that it makes."""
+    try:
+        os.mkdir(path, 0o700)
+    except FileExistsError:
+        return
+    except FileNotFoundError:
+        parent = os.path.dirname(path)
+        if parent == path:
+            raise
+        _make_private(parent)
+        _make_private(path)
+
+
+def _unlink_quietly(path: str) -> None:
+    with contextlib.suppress(OSError):
+        os.unlink(path)
+
+
+def _step(name: str, path: str) -> None:
+    if publish_step is not None:
+        publish_step(name, path)
