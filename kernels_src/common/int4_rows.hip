@@ -1,0 +1,153 @@
+// Dot products of int4 rows, codes in natural order along K, with vectors of fp16 activations.
+//
+// A chunk is 32 neighbouring codes of a row: one 16-byte load, one scale. LANES lanes share a row
+// and take its chunks in turn, so a load of the wave covers SIDE = 32 / LANES neighbouring rows;
+// each lane keeps ROWS such rows, whose chunks all meet the same activations. A chunk's dot is
+// fp32; its scale is applied once, in fp32, by a mixed-precision FMA.
+//
+// Activations are needed in pair order, (0,4)(1,5)(2,6)(3,7) within each octet of k: that is how
+// masks cut a word of natural codes. PAIR_ORDER says that memory holds them so; otherwise each
+// chunk pays 16 byte permutes, shared by the ROWS rows.
+#include "common/dot.hip"
+#include "common/int4.hip"
+#include "common/memory.hip"
+#include "common/wave.hip"
+
+template <int K_, int GROUP_, int LANES_, int ROWS_, int BLOCK_, bool HAS_ZEROS_, bool PAIR_ORDER_>
+struct RowTile {
+  static constexpr int K = K_, GROUP = GROUP_, LANES = LANES_, ROWS = ROWS_;
+  static constexpr int BLOCK = BLOCK_;  // rounds whose loads are all issued before the first use
+  static constexpr bool HAS_ZEROS = HAS_ZEROS_, PAIR_ORDER = PAIR_ORDER_;
+  static constexpr int SIDE = 32 / LANES;
+  static constexpr int CHUNKS = K / 32;
+  static constexpr int ROUNDS = ceil_div(CHUNKS, LANES);
+  static constexpr bool RAGGED = CHUNKS % LANES != 0;  // some lanes sit out the last round
+  static constexpr bool RESIDENT = BLOCK == ROUNDS;    // a lane's codes all fit its registers
+  static constexpr int ROW_BYTES = K / 2;
+  static constexpr int GROUPS = K / GROUP;
+  static constexpr int SPAN = LANES * 32;  // codes of a row per round
+
+  static_assert(K % 32 == 0 && GROUP % 32 == 0 && K % GROUP == 0, "a chunk lies in one group");
+  static_assert(ROUNDS % BLOCK == 0, "blocks tile the rounds");
+};
+
+// Where the rows of one matrix start (wave-uniform).
+template <class Tile>
+struct RowBases {
+  GlobalBytes codes[Tile::ROWS];
+  GlobalBytes scales[Tile::ROWS];
+  GlobalBytes zeros[Tile::ROWS];  // [rows / 2, groups] bytes, low nibble = even row
+};
+
+// What one lane has to add to a row's base, in bytes.
+template <class Tile>
+struct LaneOffsets {
+  u32 chunk;  // position in the row's team of lanes
+  u32 codes, scales, zeros, x;
+
+  DEVICE explicit LaneOffsets(u32 lane) {
+    const u32 side = lane / Tile::LANES;
+    chunk = lane % Tile::LANES;
+    codes = side * Tile::ROW_BYTES + chunk * 16;
+    scales = side * (Tile::GROUPS * 2);
+    zeros = side / 2 * Tile::GROUPS;
+    x = chunk * 64;
+    if constexpr (Tile::SPAN % Tile::GROUP == 0) {
+      scales += chunk * 32 / Tile::GROUP * 2;
+      zeros += chunk * 32 / Tile::GROUP;
+    }
+  }
+
+  // The group of this lane's chunk in a round, without the part that is in scales and zeros.
+  DEVICE u32 group(u32 round) const {
+    if constexpr (Tile::SPAN % Tile::GROUP == 0) return round * (Tile::SPAN / Tile::GROUP);
+    if constexpr (Tile::GROUP % Tile::SPAN == 0) return round * Tile::SPAN / Tile::GROUP;
+    return (round * Tile::SPAN + chunk * 32) / Tile::GROUP;
+  }
+
+  DEVICE bool has_chunk(u32 round) const {
+    return !Tile::RAGGED || round * Tile::LANES + chunk < Tile::CHUNKS;
+  }
+};
+
+template <class Tile>
+struct RowBlock {
+  u32 codes[Tile::BLOCK][Tile::ROWS][4];
+  u16 scale[Tile::BLOCK][Tile::ROWS];
+  u8 zeros[Tile::BLOCK][Tile::ROWS];
+};
+
+// A base further on than the load's 11-bit immediate reaches is advanced in scalar registers.
+DEVICE GlobalBytes far_base(GlobalBytes base, u32 bytes) {
+  return bytes > 2047 ? launder_base(base + bytes / 2048 * 2048) : base;
+}
+
+// Issues the loads of rounds first .. first + BLOCK - 1 of every row.
+template <class Tile>
+DEVICE void load_rows(RowBlock<Tile>& block, const RowBases<Tile>& bases,
+                      const LaneOffsets<Tile>& lane, u32 first) {
+#pragma unroll
+  for (int i = 0; i < Tile::BLOCK; ++i) {
+    if (!lane.has_chunk(first + i)) continue;
+    const u32 step = i * Tile::LANES * 16, group = lane.group(first + i);
+#pragma unroll
+    for (int r = 0; r < Tile::ROWS; ++r) {
+      const GlobalBytes codes = bases.codes[r] + first * (Tile::LANES * 16);
+      load<u32, 4>(far_base(codes, step), lane.codes + step % 2048, block.codes[i][r]);
+      block.scale[i][r] = *(const GLOBAL u16*)(bases.scales[r] + lane.scales + group * 2);
+      if constexpr (Tile::HAS_ZEROS)
+        block.zeros[i][r] = *(const GLOBAL u8*)(bases.zeros[r] + lane.zeros + group);
+    }
+  }
+}
+
+// sums[q][r] += row r . x[q] over the block's rounds, for COUNT vectors x[q] (wave-uniform bases).
+// zero_shift[r]: bit position of row r's zero in its byte.
+template <class Tile, int COUNT, int MOST>
+DEVICE void multiply_rows(float (&sums)[MOST][Tile::ROWS], const RowBlock<Tile>& block,
+                          const LaneOffsets<Tile>& lane, const u32 (&zero_shift)[Tile::ROWS],
+                          const GlobalBytes (&x)[MOST], u32 first) {
+#pragma unroll
+  for (int i = 0; i < Tile::BLOCK; ++i) {
+    if (!lane.has_chunk(first + i)) continue;
+    Int4Zero zero[Tile::ROWS];
+#pragma unroll
+    for (int r = 0; r < Tile::ROWS; ++r)
+      zero[r] = int4_zero(Tile::HAS_ZEROS ? block.zeros[i][r] >> zero_shift[r] & 15u : 8u, 0);
+    GlobalBytes x_round[COUNT];
+#pragma unroll
+    for (int q = 0; q < COUNT; ++q)
+      x_round[q] = launder_base(x[q] + (first + i) * (Tile::LANES * 64));
+    float dots[COUNT][Tile::ROWS];
+#pragma unroll
+    for (int word = 0; word < 4; ++word) {
+      // NOTE: with several tokens the scheduler would otherwise gather every load of x first.
+      if constexpr (COUNT > 1) schedule_fence();
+      u32 pairs_x[COUNT][4];
+#pragma unroll
+      for (int q = 0; q < COUNT; ++q) {
+        load<u32, 4>(x_round[q], lane.x + word * 16, pairs_x[q]);
+        if constexpr (!Tile::PAIR_ORDER) pairs_of_natural(pairs_x[q]);
+      }
+#pragma unroll
+      for (int r = 0; r < Tile::ROWS; ++r) {
+        u32 pairs[4];
+        int4_decode(block.codes[i][r][word], zero[r], pairs);
+#pragma unroll
+        for (int q = 0; q < COUNT; ++q) {
+          float sum = word == 0 ? dot2_start<false>(pairs_x[q][0], pairs[0])
+                                : dot2(pairs_x[q][0], pairs[0], dots[q][r]);
+          sum = dot2(pairs_x[q][1], pairs[1], sum);
+          sum = dot2(pairs_x[q][2], pairs[2], sum);
+          dots[q][r] = dot2(pairs_x[q][3], pairs[3], sum);
+        }
+      }
+    }
+#pragma unroll
+    for (int q = 0; q < COUNT; ++q)
+#pragma unroll
+      for (int r = 0; r < Tile::ROWS; ++r)
+        sums[q][r] =
+            __builtin_fmaf((float)bits<f16>(block.scale[i][r]), dots[q][r], sums[q][r]);
+  }
+}
