@@ -74,7 +74,7 @@ def signing_key() -> bytes | None:
 def _build() -> KernelCache:
     key = signing_key()
     path = root()
-    store = Store(path, signing_key=key) if path else None
+    store = Store(path, signing_key=key, max_bytes=config.cache_max_bytes) if path else None
     roots = config.cache_readonly if config.cache else ()
     layers = [Store(str(layer), readonly=True, signing_key=key) for layer in roots]
-    return KernelCache(store, layers, max_bytes=config.cache_max_bytes)
+    return KernelCache(store, layers)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -48,12 +49,10 @@ class KernelCache:
         store: Store | None = None,
         layers: Sequence[Store] = (),
         *,
-        max_bytes: int = 2 << 30,
         lock_deadline: float = locks.DEADLINE,
     ) -> None:
         self.store = store
         self.layers = tuple(layers)
-        self.max_bytes = max_bytes
         self.lock_deadline = lock_deadline
         self._memory: dict[str, Entry] = {}
         self._locks = locks.ThreadLocks()
@@ -85,11 +84,6 @@ class KernelCache:
         """The kernel if some layer holds it; never compiles."""
         return self._memory.get(key.digest) or self._find(key)
 
-    @property
-    def held(self) -> frozenset[str]:
-        """Digests that this process holds; eviction leaves their files alone."""
-        return frozenset(self._memory)
-
     def forget(self) -> None:
         """Empty the memory layer; the disk keeps what it has."""
         self._memory.clear()
@@ -116,12 +110,8 @@ class KernelCache:
                 return entry
             record = _record(key, compile(), metadata)
             # Published or not, the bytes at hand are right.
-            if self.store.publish(record):
-                self._after_publish(len(record.payload))
+            self.store.publish(record)
         return _entry(record, key, "compiled")
-
-    def _after_publish(self, nbytes: int) -> None:
-        """Room for eviction."""
 
 
 _live: weakref.WeakSet[KernelCache] = weakref.WeakSet()
@@ -158,8 +148,15 @@ def _resources(code_object: bytes) -> dict[str, Any]:
 
 
 def _compile_forbidden(key: Key, metadata: dict[str, Any]) -> CompileError:
+    wanted = {name: metadata[name] for name in ("spec", "values") if name in metadata}
+    line = json.dumps({**wanted, "arch": key.arch}, sort_keys=True)
+    remedy = (
+        f"add this line to the list for `rdna-jit-cache warm --recorded LIST`: {line}"
+        if wanted
+        else "compile it once where compiling is allowed, with the same RDNA_JIT_CACHE_DIR"
+    )
     return CompileError(
-        "RDNA_JIT_NO_COMPILE=1 and no cache holds this kernel",
+        f"no cache holds this kernel and RDNA_JIT_NO_COMPILE forbids to compile it; {remedy}",
         kernel=str(metadata.get("kernel", "")),
         arch=key.arch,
         options=key.options,

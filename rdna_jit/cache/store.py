@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from rdna_jit.cache import format as entry_format
-from rdna_jit.cache import trust
+from rdna_jit.cache import trust, usage
 from rdna_jit.cache.report import warn_once
 
 KERNELS = "kernels"
@@ -57,11 +57,20 @@ class Store:
     """One root directory of entries."""
 
     def __init__(
-        self, root: str, *, readonly: bool = False, signing_key: bytes | None = None
+        self,
+        root: str,
+        *,
+        readonly: bool = False,
+        signing_key: bytes | None = None,
+        max_bytes: int | None = None,
     ) -> None:
         self.root = os.path.abspath(root)
         self.readonly = readonly
         self.signing_key = signing_key
+        self.max_bytes = max_bytes
+        self.held: set[tuple[str, str]] = set()
+        """(kind, key) of what this process loaded or wrote; eviction leaves it alone."""
+        self._grown: int | None = None
 
     def path(self, kind: str, key: str) -> str:
         # NOTE: kind and key become a file name here and only here.
@@ -92,7 +101,11 @@ class Store:
         except entry_format.BadEntry as error:
             self.set_aside(kind, key, str(error))
             return None
+        if self.readonly:
+            return record
         self._mark_used(path, status)
+        self.held.add((kind, key))
+        usage.count(f"{self.root}/{USAGE}", key)
         return record
 
     def publish(self, record: entry_format.Record) -> bool:
@@ -102,11 +115,12 @@ class Store:
         path = self.path(record.kind, record.key)
         try:
             file_mode = self.prepare(record.kind)
-            reason = trust.untrusted_reason(self.root)
+            reason = trust.untrusted_reason(os.path.dirname(path))
             if reason and not self.signing_key:
                 self._warn("trust", f"kernels are kept in memory only: {reason}")
                 return False
-            self._write(path, entry_format.encode(record, self.signing_key), file_mode)
+            data = entry_format.encode(record, self.signing_key)
+            self._write(path, data, file_mode)
         except OSError as error:
             self._warn(
                 f"write {error.errno}",
@@ -114,6 +128,8 @@ class Store:
                 f"{error.strerror}",
             )
             return False
+        self.held.add((record.kind, record.key))
+        self._limit(len(data))
         return True
 
     def prepare(self, *folders: str) -> int:
@@ -211,11 +227,25 @@ class Store:
             _unlink_quietly(temporary)
             raise
 
+    def _limit(self, nbytes: int) -> None:
+        """Evict after this process's first publish and then each time it added 1/16 of the cap:
+        adding up the folder costs a stat per entry."""
+        if self.max_bytes is None:
+            return
+        is_first = self._grown is None
+        self._grown = (self._grown or 0) + nbytes
+        if is_first or self._grown > self.max_bytes // 16:
+            from rdna_jit.cache import eviction
+
+            self._grown = 0
+            eviction.sweep(self)
+            eviction.shrink(self, self.max_bytes, held=self.held)
+
     def _mark_used(self, path: str, status: os.stat_result) -> None:
         # The access time carries the last use and the modification time the birth. A time in the
         # future comes from a clock that jumped, and is put right too.
         now = time.time()
-        if self.readonly or 0 <= now - status.st_atime < LAST_USE_RESOLUTION:
+        if 0 <= now - status.st_atime < LAST_USE_RESOLUTION:
             return
         with contextlib.suppress(OSError):
             os.utime(path, ns=(int(now * 1e9), status.st_mtime_ns))
