@@ -1,0 +1,222 @@
+"""Code objects: what a compiled kernel needs, read from its ELF file and metadata note."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from . import arch as archs
+from . import msgpack
+from .elf import PT_LOAD, STT_FUNC, Elf, Relocation, Segment
+from .errors import ContractError
+from .line_table import LineTable
+
+EM_AMDGPU = 224
+NT_AMDGPU_METADATA = 32
+_KINDS = {
+    "global_buffer": "pointer",
+    "dynamic_shared_pointer": "lds_pointer",
+    "by_value": "value",
+}
+
+
+@dataclass(frozen=True)
+class Argument:
+    """One kernel argument.
+
+    `kind` is "pointer", "lds_pointer", "value", or for what the runtime fills in
+    "hidden_...". `size` and `offset` are bytes in the argument buffer.
+    """
+
+    name: str
+    kind: str
+    size: int
+    offset: int
+    type_name: str = ""
+    address_space: str = ""
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What one workgroup or wave of a kernel occupies; `waves_per_simd` by registers alone."""
+
+    vgprs: int
+    sgprs: int
+    lds_bytes: int
+    scratch_bytes: int
+    vgpr_spills: int
+    sgpr_spills: int
+    wavefront_size: int
+    waves_per_simd: int
+
+
+@dataclass(frozen=True)
+class KernelDescriptor:
+    """The 64-byte descriptor that the hardware's packet processor reads.
+
+    `entry` is the address of the first instruction; scratch is in bytes per lane.
+    """
+
+    va: int
+    lds_bytes: int
+    scratch_bytes: int
+    kernarg_bytes: int
+    entry: int
+    rsrc1: int
+    rsrc2: int
+    rsrc3: int
+    properties: int
+
+
+@dataclass(frozen=True)
+class KernelInfo:
+    """One kernel. `entry` is an address in the code object, `size` the bytes of its code."""
+
+    name: str
+    symbol: str
+    entry: int
+    size: int
+    descriptor: KernelDescriptor
+    arguments: tuple[Argument, ...]
+    hidden: tuple[Argument, ...]
+    resources: Resources
+    max_workgroup_size: int
+    code_object_version: int
+
+    @property
+    def signature(self) -> str:
+        """The argument list in words, for messages."""
+        parts = (
+            f"{argument.name or f'argument {i}'}: "
+            + (f"{argument.size}-byte value" if argument.kind == "value" else argument.kind)
+            for i, argument in enumerate(self.arguments)
+        )
+        return f"{self.name}({', '.join(parts)})"
+
+
+class CodeObject:
+    """A gfx10 code object of version 3 to 6. ContractError when `data` is something else."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data = bytes(data)
+        try:
+            self._elf = Elf(self.data)
+            self._metadata = self._read_metadata()
+            target = str(self._metadata["amdhsa.target"])
+            self.arch = target.rsplit("-", 1)[-1].split(":")[0]
+            # ABI byte 1 in the ELF header is code object version 3.
+            self.version = self._elf.abi_version + 2
+            self.segments: tuple[Segment, ...] = tuple(
+                s for s in self._elf.segments if s.type == PT_LOAD
+            )
+            self.kernels: dict[str, KernelInfo] = {
+                row[".name"]: self._kernel(row) for row in self._metadata["amdhsa.kernels"]
+            }
+        except (ValueError, KeyError, IndexError, struct.error) as error:
+            if isinstance(error, ContractError):
+                raise
+            raise ContractError(
+                f"not a usable gfx10 code object ({type(error).__name__}: {error}); "
+                "compile the kernel again",
+                name="code object",
+            ) from None
+
+    @cached_property
+    def text(self) -> bytes:
+        """The machine code of all functions, gaps included."""
+        return self._elf.content(".text")
+
+    @property
+    def text_va(self) -> int:
+        """Address of the first byte of `text`."""
+        return self._elf.sections[".text"].address
+
+    @cached_property
+    def functions(self) -> dict[str, tuple[int, int]]:
+        """Name -> (address, bytes) of every function, kernels included, by address."""
+        symbols = (s for s in self._elf.symbols.values() if s.type == STT_FUNC)
+        return {s.name: (s.va, s.size) for s in sorted(symbols, key=lambda s: s.va)}
+
+    @property
+    def relocations(self) -> tuple[Relocation, ...]:
+        """Dynamic relocations that a loader has to apply; usually none."""
+        return self._elf.relocations
+
+    @cached_property
+    def source_lines(self) -> LineTable:
+        """Address -> source file and line; empty when compiled without line tables."""
+        return LineTable.from_elf(self._elf)
+
+    def read(self, va: int, count: int) -> bytes:
+        """`count` bytes at an address, as they are after loading and before relocation."""
+        for segment in self.segments:
+            start = va - segment.va
+            if start >= 0 and start + count <= segment.mem_size:
+                stored = self.data[
+                    segment.offset + start : segment.offset + min(start + count, segment.file_size)
+                ]
+                return stored.ljust(count, b"\0")
+        raise ContractError(f"the code object has no {count} bytes at {va:#x}", name="va", got=va)
+
+    def _read_metadata(self) -> dict[str, Any]:
+        if self._elf.machine != EM_AMDGPU:
+            raise ValueError(f"ELF machine {self._elf.machine} is not AMDGPU")
+        for owner, kind, content in self._elf.notes():
+            if owner == b"AMDGPU" and kind == NT_AMDGPU_METADATA:
+                metadata = msgpack.decode(content)
+                if isinstance(metadata, dict):
+                    return metadata  # type: ignore[return-value]
+        raise ValueError("no metadata note")
+
+    def _kernel(self, row: dict[str, Any]) -> KernelInfo:
+        descriptor = self._descriptor(row[".symbol"])
+        arguments = tuple(_argument(a) for a in row.get(".args", ()))
+        return KernelInfo(
+            name=row[".name"],
+            symbol=row[".symbol"],
+            entry=descriptor.entry,
+            size=self._elf.symbols[row[".symbol"].removesuffix(".kd")].size,
+            descriptor=descriptor,
+            arguments=tuple(a for a in arguments if not a.kind.startswith("hidden_")),
+            hidden=tuple(a for a in arguments if a.kind.startswith("hidden_")),
+            resources=_resources(row, self.arch),
+            max_workgroup_size=row[".max_flat_workgroup_size"],
+            code_object_version=self.version,
+        )
+
+    def _descriptor(self, symbol: str) -> KernelDescriptor:
+        va = self._elf.symbols[symbol].va
+        content = self.read(va, 64)
+        lds, scratch, kernarg, _, entry = struct.unpack_from("<IIIIq", content)
+        rsrc3, rsrc1, rsrc2, properties = struct.unpack_from("<IIIH", content, 44)
+        return KernelDescriptor(
+            va, lds, scratch, kernarg, va + entry, rsrc1, rsrc2, rsrc3, properties
+        )
+
+
+def _argument(row: dict[str, Any]) -> Argument:
+    kind = row[".value_kind"]
+    return Argument(
+        name=row.get(".name", ""),
+        kind=_KINDS.get(kind, kind),
+        size=row[".size"],
+        offset=row[".offset"],
+        type_name=row.get(".type_name", ""),
+        address_space=row.get(".address_space", ""),
+    )
+
+
+def _resources(row: dict[str, Any], arch: str) -> Resources:
+    vgprs = row[".vgpr_count"]
+    return Resources(
+        vgprs=vgprs,
+        sgprs=row[".sgpr_count"],
+        lds_bytes=row[".group_segment_fixed_size"],
+        scratch_bytes=row[".private_segment_fixed_size"],
+        vgpr_spills=row.get(".vgpr_spill_count", 0),
+        sgpr_spills=row.get(".sgpr_spill_count", 0),
+        wavefront_size=row[".wavefront_size"],
+        waves_per_simd=archs.get(arch).waves_per_simd(vgprs),
+    )
