@@ -20,7 +20,7 @@ from typing import ClassVar, Final
 
 WAVE: Final = 32
 
-_BITS = {"i1": 1, "i8": 8, "i16": 16, "i32": 32, "i64": 64, "i128": 128,
+_BITS = {"i1": 1, "i8": 8, "i16": 16, "i32": 32, "i64": 64, "i128": 128, "ptr": 64,
          "half": 16, "float": 32, "double": 64}  # fmt: skip
 _SUFFIX = {"half": "f16", "float": "f32", "double": "f64"}
 
@@ -65,6 +65,7 @@ class Type:
 
 I1, I8, I16, I32, I64 = (Type(name) for name in ("i1", "i8", "i16", "i32", "i64"))
 F16, F32, F64 = (Type(name) for name in ("half", "float", "double"))
+PTR = Type("ptr", 1)
 
 Number = int | float
 

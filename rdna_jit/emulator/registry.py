@@ -17,7 +17,7 @@ import importlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
-from typing import Literal
+from typing import Any, Literal
 
 from rdna_jit.emulator.context import Context, Unsupported
 from rdna_jit.emulator.decode import Decoded
@@ -32,7 +32,8 @@ from rdna_jit.emulator.vector import (
     VectorAccess,
 )
 
-Handler = Callable[[Context, Decoded], None]
+# The context is a `Wave` for handlers that touch memory or control flow.
+Handler = Callable[[Any, Decoded], None]
 # Called with the context and one Value per source; returns the result.
 Compute = Callable[..., Value]
 
