@@ -1,0 +1,176 @@
+"""What every public op shares: planning once per kind of call, torch registration, the log.
+
+An op is two functions with the same parameters. `plan` checks the contract and chooses kernels
+from shapes, dtypes, strides, alignment and values alone, never from a tensor's content, so its
+result is kept and found again. The decorated function gets the plan first, allocates or takes
+`out`, launches, and returns:
+
+    @public_op("scale(Tensor x, float a) -> Tensor", plan=_plan, fake=_fake)
+    def scale(plan, x, a, *, out=None):
+        y = torch.empty_like(x) if out is None else out
+        plan.launches[0](x, y, a, x.numel())
+        return y
+
+Eager calls go straight to the function. Under torch.compile the call becomes
+`torch.ops.rdna_jit.scale`, or its `.out` overload, so that a choice that depends on M is made at
+run time and not frozen into the graph.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import threading
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+import torch
+
+from rdna_jit import dispatch
+from rdna_jit.config import config
+from rdna_jit.dispatch import Candidate, Launch, Plan
+
+__all__ = ["Candidate", "Launch", "Plan", "public_op"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+_MOST_PLANS = 2048
+
+_library = torch.library.Library("rdna_jit", "FRAGMENT")
+
+_PLAN_TEXT = """\
+def plan_of({parameters}):
+    try:
+        return plans[{key}]
+    except (KeyError, AttributeError, TypeError, RuntimeError):
+        return build({arguments})
+"""
+_TENSOR_KEY = "{0}.shape, {0}.dtype, {0}.stride(), {0}.data_ptr() & 15"
+
+
+def public_op(
+    schema: str,
+    *,
+    plan: Callable[..., Plan],
+    fake: Callable[..., Any],
+    batch_invariant: bool = False,
+) -> Callable[[F], F]:
+    """Register the decorated function as a torch op and return what users call.
+
+    `schema` is torch's, without namespace and without `out`: "scale(Tensor x, float a) -> Tensor".
+    `fake` takes the schema's parameters and returns an empty result. `batch_invariant` declares
+    that row i of a batch has the bits that it has alone. The returned function has `.plan` (same
+    parameters), `.schema` and `.batch_invariant`.
+    """
+
+    def decorate(run: F) -> F:
+        parsed = torch._C.parse_schema(f"rdna_jit::{schema}")
+        name = parsed.name.removeprefix("rdna_jit::")
+        plan_of = _memoised(plan, [a.name for a in parsed.arguments if "Tensor" in str(a.type)])
+        through_torch = _register(name, schema, fake)
+        is_compiling, record = torch.compiler.is_compiling, dispatch.record
+
+        @functools.wraps(run)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if is_compiling():
+                return through_torch(*args, **kwargs)
+            chosen = plan_of(*args, **kwargs)
+            result = run(chosen, *args, **kwargs)
+            record(chosen)
+            return result
+
+        _implement(name, call)
+        parameters = list(inspect.signature(run).parameters.values())[1:]
+        call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        call.plan = plan_of  # type: ignore[attr-defined]
+        call.schema = schema  # type: ignore[attr-defined]
+        call.batch_invariant = batch_invariant  # type: ignore[attr-defined]
+        return cast(F, call)
+
+    return decorate
+
+
+def _memoised(plan: Callable[..., Plan], tensors: list[str]) -> Callable[..., Plan]:
+    """`plan`, kept by everything it may look at: settings, tensors' metadata, other values."""
+    plans: dict[object, Plan] = {}
+    lock = threading.Lock()
+    signature = inspect.signature(plan)
+    names = list(signature.parameters)
+    key = ["version()"]
+    for name in names:
+        if name in tensors or name == "out":
+            key.append(f"None if {name} is None else ({_TENSOR_KEY.format(name)})")
+        else:
+            key.append(name)
+    # The first tensor's device stands for all: a launch refuses tensors of several.
+    key.append(f"{next(name for name in names if name in tensors)}.get_device()")
+    key_text = ", ".join(key)
+
+    def build(*args: Any, **kwargs: Any) -> Plan:
+        made = dispatch.accept(plan(*args, **kwargs))
+        try:
+            found = eval_key(*args, **kwargs)
+            with lock:
+                if len(plans) >= _MOST_PLANS:
+                    plans.clear()
+                plans[found] = made
+        except (AttributeError, TypeError, RuntimeError):
+            pass  # an unhashable value or a tensor without storage: planned anew each time
+        return made
+
+    defaults = {f"default_{n}": p.default for n, p in signature.parameters.items()}
+    parameters, arguments = _parameter_text(signature)
+    names_in = {
+        **defaults,
+        "plans": plans,
+        "build": build,
+        "version": functools.partial(getattr, config, "version"),
+    }
+    text = _PLAN_TEXT.format(parameters=parameters, key=key_text, arguments=arguments)
+    text += f"def eval_key({parameters}):\n    return {key_text}\n"
+    exec(compile(text, f"<plan of {plan.__name__}>", "exec"), names_in)
+    eval_key = cast(Callable[..., object], names_in["eval_key"])
+    return cast(Callable[..., Plan], names_in["plan_of"])
+
+
+def _parameter_text(signature: inspect.Signature) -> tuple[str, str]:
+    """The parameters as a definition and as a call would write them."""
+    parameters, arguments, starred = [], [], False
+    for name, parameter in signature.parameters.items():
+        keyword = parameter.kind is parameter.KEYWORD_ONLY
+        if keyword and not starred:
+            parameters.append("*")
+            starred = True
+        has_default = parameter.default is not parameter.empty
+        parameters.append(f"{name}=default_{name}" if has_default else name)
+        arguments.append(f"{name}={name}" if keyword else name)
+    return ", ".join(parameters), ", ".join(arguments)
+
+
+def _register(name: str, schema: str, fake: Callable[..., Any]) -> Callable[..., Any]:
+    """Define the op and its `.out` overload; returns the call that torch.compile traces."""
+    head = schema.rpartition("->")[0]
+    inner = head[head.index("(") + 1 : head.rindex(")")]
+    separator = ", " if "*" in inner.replace("!*", "") else ", *, "
+    _library.define(schema)
+    _library.define(f"{name}.out({inner}{separator}Tensor(z!) out) -> ()")
+    torch.library.register_fake(f"rdna_jit::{name}", fake, lib=_library)
+    torch.library.register_fake(f"rdna_jit::{name}.out", lambda *a, **k: None, lib=_library)
+    packet = getattr(torch.ops.rdna_jit, name)
+    functional, with_out = packet.default, packet.out
+
+    def through_torch(*args: Any, out: Any = None, **kwargs: Any) -> Any:
+        if out is None:
+            return functional(*args, **kwargs)
+        with_out(*args, out=out, **kwargs)
+        return out
+
+    return through_torch
+
+
+def _implement(name: str, call: Callable[..., Any]) -> None:
+    def into_out(*args: Any, **kwargs: Any) -> None:
+        call(*args, **kwargs)
+
+    for key in ("CPU", "CUDA"):
+        _library.impl(name, call, key)
+        _library.impl(f"{name}.out", into_out, key)
