@@ -31,6 +31,7 @@ _SETTINGS = {"hiprtc": "hiprtc_library", "comgr": "comgr_library", "hip": "hip_l
 _INSIDE_HIP = "libamdhip64.so.5"
 _MAJORS = range(12, 1, -1)
 _LOADER_CACHE = "/etc/ld.so.cache"
+_LOADER_FOLDERS = ("/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib")
 _OPT_ROCM = "/opt/rocm*"
 _APT = "apt install libamdhip64-5 libhiprtc-builtins5 libamd-comgr2"
 
@@ -218,8 +219,6 @@ def _loader_folders() -> list[str]:
     folders = [
         *filter(None, os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)),
         *(os.fsdecode(folder) for folder in cached),
-        "/usr/lib/x86_64-linux-gnu",
-        "/usr/lib64",
-        "/usr/lib",
+        *_LOADER_FOLDERS,
     ]
     return list(dict.fromkeys(os.path.realpath(folder) for folder in folders))
