@@ -9,7 +9,7 @@ from typing import Any
 
 from . import arch as archs
 from . import msgpack
-from .elf import PT_LOAD, STT_FUNC, Elf, Relocation, Segment
+from .elf import PT_LOAD, STT_FUNC, Elf, Relocation, Segment, Symbol
 from .errors import ContractError
 from .line_table import LineTable
 
@@ -132,6 +132,11 @@ class CodeObject:
     def text_va(self) -> int:
         """Address of the first byte of `text`."""
         return self._elf.sections[".text"].address
+
+    @property
+    def symbols(self) -> dict[str, Symbol]:
+        """Functions, descriptors and device variables by name."""
+        return self._elf.symbols
 
     @cached_property
     def functions(self) -> dict[str, tuple[int, int]]:
