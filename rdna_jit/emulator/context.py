@@ -19,6 +19,7 @@ from rdna_jit.emulator.ir import (
     I16,
     I32,
     I64,
+    PTR,
     WAVE,
     Builder,
     Type,
@@ -242,24 +243,34 @@ class Context(Builder):
         else:
             self.set_vgpr(operand.index, value, mask)
 
-    # Lane moves
+    # Lane moves, through memory: LLVM has no variable shuffle, and this is the same on every CPU.
     def permute(self, x: Value, lanes: Value) -> Value:
         """x[lanes[i]] in lane i, for I32 x and indices already within 0..31."""
-        # Through memory: LLVM has no variable shuffle, and this form is the same on every CPU.
+        _, pointers = self._lane_slots(x, lanes)
+        gather = "@llvm.masked.gather.v32i32.v32p0"
+        self.declarations.add(f"declare {I32.text} {gather}({_POINTERS}, {I1.text}, {I32.text})")
+        return self.emit(
+            I32,
+            f"call {I32.text} {gather}({_POINTERS} align 4 {pointers.ref}, "
+            f"{I1.text} splat (i1 true), {I32.text} zeroinitializer)",
+        )
+
+    def scatter(self, x: Value, lanes: Value, mask: Value) -> Value:
+        """x[i] in lane lanes[i] for the lanes i in `mask`, the highest winning; 0 elsewhere."""
+        slot, pointers = self._lane_slots(self.const(I32, 0), lanes)
+        scatter = "@llvm.masked.scatter.v32i32.v32p0"
+        self.declarations.add(f"declare void {scatter}({I32.text}, {_POINTERS}, {I1.text})")
+        self.do(f"call void {scatter}({x!r}, {_POINTERS} align 4 {pointers.ref}, {mask!r})")
+        return self.emit(I32, f"load {I32.text}, ptr {slot}")
+
+    def _lane_slots(self, x: Value, lanes: Value) -> tuple[str, Value]:
         slot = "%lanes"
         self.allocas[slot] = I32.text
         self.do(f"store {x!r}, ptr {slot}")
-        pointers = f"<{WAVE} x ptr>"
-        self._count += 1
-        at = f"%t{self._count}"
-        self.lines.append(f"  {at} = getelementptr i32, ptr {slot}, {lanes!r}")
-        gather = "@llvm.masked.gather.v32i32.v32p0"
-        self.declarations.add(f"declare {I32.text} {gather}({pointers}, {I1.text}, {I32.text})")
-        return self.emit(
-            I32,
-            f"call {I32.text} {gather}({pointers} align 4 {at}, {I1.text} splat (i1 true), "
-            f"{I32.text} zeroinitializer)",
-        )
+        return slot, self.emit(PTR.over(WAVE), f"getelementptr i32, ptr {slot}, {lanes!r}")
+
+
+_POINTERS = PTR.over(WAVE).text
 
 
 def constant_bits(operand: Operand, type: Type, signed: bool = False) -> int:

@@ -208,6 +208,15 @@ class Value:
     def trunc(self, to: Type) -> Value:
         return self._cast("trunc", to)
 
+    def zext_to(self, to: Type | Value) -> Value:
+        """Zero-extended to a width that may be its own already."""
+        to = to.type if isinstance(to, Value) else to
+        return self if self.type.bits == to.bits else self.zext(to)
+
+    def trunc_to(self, to: Type) -> Value:
+        """Cut to a width that may be its own already."""
+        return self if self.type.bits == to.bits else self.trunc(to)
+
     def fpext(self, to: Type) -> Value:
         return self._cast("fpext", to)
 

@@ -58,7 +58,7 @@ class VectorAccess:
             return self.c.mask_source(operand)
         if self.i.encoding == "sdwa":
             bits = self._sdwa_source(k, operand, type)
-        elif type.bits == 16 and self._bit("op_sel", k):
+        elif type.bits == 16 and bit(self.i, "op_sel", k):
             bits = self._high_half(operand, type)
         elif self._moved is not None and k == 0:
             bits = self._moved if type.bits == 32 else self._moved.trunc(I16)
@@ -69,14 +69,14 @@ class VectorAccess:
     def packed(self, k: int, type: Type) -> Value:
         """Source k as 64 values of a 16-bit type: low and high half of each lane in turn."""
         bits = self.packed_bits(k)
-        low, high = self._bit("op_sel", k), self._bit("op_sel_hi", k, default=1)
+        low, high = bit(self.i, "op_sel", k), bit(self.i, "op_sel_hi", k, default=1)
         if (low, high) == (0, 0):
             bits = (bits & 0xFFFF) | (bits << 16)
         elif (low, high) == (1, 1):
             bits = (bits >> 16) | (bits & 0xFFFF0000)
         elif (low, high) == (1, 0):
             bits = self.c.intrinsic("fshl", I32, bits, bits, self.c.const(I32, 16))
-        signs = 0x8000 * self._bit("neg_lo", k) | 0x80000000 * self._bit("neg_hi", k)
+        signs = 0x8000 * bit(self.i, "neg_lo", k) | 0x80000000 * bit(self.i, "neg_hi", k)
         if signs:
             bits = bits ^ signs
         return bits.bitcast(type)
@@ -88,13 +88,15 @@ class VectorAccess:
             return self.c.const(I32, packed_constant_bits(operand))
         return self._moved if self._moved is not None and k == 0 else self.c.raw(operand, I32)
 
+    def accumulator(self, k: int, type: Type) -> Value:
+        """Source k, or the old destination where the instruction has no such source."""
+        if k < len(self.sources):
+            return self.source(k, type)
+        return self.destination(self.i.operands[0], type)
+
     def destination(self, operand: Operand, type: Type) -> Value:
         """The old value of the destination, for instructions that accumulate into it."""
         return self.c.raw(operand, type).bitcast(type)
-
-    def _bit(self, modifier: str, k: int, default: int = 0) -> int:
-        bits = self.i.modifiers.get(modifier, ())
-        return bits[k] if isinstance(bits, tuple) and k < len(bits) else default
 
     def _high_half(self, operand: Operand, type: Type) -> Value:
         if operand.is_constant:
@@ -155,7 +157,7 @@ class VectorAccess:
         if self.i.encoding == "sdwa":
             self._write_sdwa(operand, value)
         elif value.type.bits == 16 and value.type.lanes == WAVE:
-            self.write_half(operand, value, self._bit("op_sel", len(self.sources)))
+            self.write_half(operand, value, bit(self.i, "op_sel", len(self.sources)))
         elif value.type.lanes == 2 * WAVE:
             c.write(operand, value.bitcast(I32), self.mask)
         else:
@@ -181,6 +183,12 @@ class VectorAccess:
             else:
                 bits = narrow
         self.c.set_vgpr(operand.index, bits, self.mask)
+
+
+def bit(i: Decoded, modifier: str, k: int, default: int = 0) -> int:
+    """Element k of a modifier such as op_sel:[0,1]; `default` where the text leaves it out."""
+    bits = i.modifiers.get(modifier, ())
+    return bits[k] if isinstance(bits, tuple) and k < len(bits) else default
 
 
 def lane_order(i: Decoded) -> list[int | None]:

@@ -1,0 +1,115 @@
+"""exp2, log2, sine, cosine and the reciprocal family, as vector expressions.
+
+f32 results are computed in f64 and rounded once, so they are within 0.51 ulp of the true value on
+every CPU. Like the machine's, v_exp_f32 and v_log_f32 see and give zero for subnormals. f16 forms
+go through f32. `Options.transcendental` moves the f32 results by one ulp, to show which kernels
+lean on more accuracy than the machine promises.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from rdna_jit.emulator.context import Context
+from rdna_jit.emulator.floats import flush_subnormal, frexp_exponent, frexp_mantissa, power_of_two
+from rdna_jit.emulator.ir import F16, F32, F64, I32, Value
+
+_LN2 = math.log(2.0)
+_EXP2 = [_LN2**n / math.factorial(n) for n in range(9)]
+# log2((1 + s) / (1 - s)) = s * P(s*s)
+_LOG2 = [2.0 / (_LN2 * (2 * n + 1)) for n in range(9)]
+_TAU = 2.0 * math.pi
+# sin(tau f) = f * P(f*f) and cos(tau f) = P(f*f), for |f| <= 1/8
+_SIN = [(-1) ** n * _TAU ** (2 * n + 1) / math.factorial(2 * n + 1) for n in range(7)]
+_COS = [(-1) ** n * _TAU ** (2 * n) / math.factorial(2 * n) for n in range(8)]
+
+
+def _polynomial(c: Context, coefficients: Sequence[float], x: Value) -> Value:
+    total = c.const(x.type, coefficients[-1])
+    for coefficient in reversed(coefficients[:-1]):
+        total = c.fma(total, x, coefficient)
+    return total
+
+
+def _exp2(c: Context, x: Value) -> Value:
+    wide = x.fpext(F64)
+    # Beyond these every result is 0 or infinity; NaN is put back below.
+    wide = c.select(wide.fgt(200.0), 200.0, wide)
+    wide = c.select(wide.compare("ult", -200.0), -200.0, wide)
+    whole = c.unary("roundeven", wide)
+    result = _polynomial(c, _EXP2, wide - whole) * power_of_two(whole.fptosi(I32))
+    return c.select(x.isnan(), x + x, flush_subnormal(c, result.fptrunc(F32)))
+
+
+def _log2(c: Context, x: Value) -> Value:
+    x = flush_subnormal(c, x)
+    wide = x.fpext(F64)
+    mantissa, exponent = frexp_mantissa(c, wide), frexp_exponent(c, wide)
+    # Centre the significand on 1: [sqrt(1/2), sqrt(2)).
+    low = mantissa.flt(math.sqrt(0.5))
+    mantissa = c.select(low, mantissa + mantissa, mantissa)
+    exponent = exponent - low.zext(I32)
+    s = (mantissa - 1.0) / (mantissa + 1.0)
+    result = (c.fma(s, _polynomial(c, _LOG2, s * s), exponent.sitofp(F64))).fptrunc(F32)
+    result = c.select(x.eq(math.inf), x, result)
+    result = c.select(x.eq(0.0), -math.inf, result)
+    invalid = c.const(F32, math.nan)
+    return c.select(x.compare("ult", 0.0), c.select(x.isnan(), x + x, invalid), result)
+
+
+def _turns(c: Context, x: Value, quarter: int) -> Value:
+    """sin(tau * (x + quarter/4)); the machine takes angles within +-256 turns."""
+    wide = x.fpext(F64)
+    turn = wide - c.unary("roundeven", wide)
+    quarters = c.unary("roundeven", turn * 4.0)
+    f = c.fma(quarters, -0.25, turn)
+    square = f * f
+    sine, cosine = f * _polynomial(c, _SIN, square), _polynomial(c, _COS, square)
+    phase = quarters.fptosi(I32) + quarter
+    result = c.select((phase & 1).ne(0), cosine, sine)
+    result = c.select((phase & 2).ne(0), -result, result).fptrunc(F32)
+    beyond = c.unary("fabs", x).fgt(256.0)
+    result = c.select(beyond, float(quarter), result)
+    if not quarter:
+        # -0 keeps its sign, which the reduction loses.
+        result = c.select(x.eq(0.0), x, result)
+    infinite = c.unary("fabs", x).eq(math.inf)
+    return c.select(infinite, math.nan, c.select(x.isnan(), x + x, result))
+
+
+def _reciprocal_root(c: Context, x: Value) -> Value:
+    return (1.0 / c.unary("sqrt", x.fpext(F64))).fptrunc(F32)
+
+
+def _perturbed(f: Callable[[Context, Value], Value]) -> Callable[[Context, Value], Value]:
+    """f32 in and out, moved by the ulp that the options ask for where it is normal."""
+
+    def g(c: Context, x: Value) -> Value:
+        result, mode = f(c, x), c.options.transcendental
+        if mode == "exact":
+            return result
+        if mode == "hash":
+            step = (x.bits * 0x9E3779B1) >> 30
+            step = c.select(step.eq(3), 0, step) - 1
+        else:
+            step = c.const(x.type.integer, 1 if mode == "+1ulp" else -1)
+        magnitude = c.unary("fabs", result)
+        normal = magnitude.fgt(1.2e-38) & magnitude.flt(3.4e38)
+        return c.select(normal, result.bits + step, result.bits).bitcast(F32)
+
+    return g
+
+
+exp2 = _perturbed(_exp2)
+log2 = _perturbed(_log2)
+sin = _perturbed(lambda c, x: _turns(c, x, 0))
+cos = _perturbed(lambda c, x: _turns(c, x, 1))
+rcp = _perturbed(lambda c, x: 1.0 / x)
+rsq = _perturbed(_reciprocal_root)
+sqrt = _perturbed(lambda c, x: c.unary("sqrt", x))
+
+
+def half(f: Callable[[Context, Value], Value]) -> Callable[[Context, Value], Value]:
+    """The f16 form of an f32 function."""
+    return lambda c, x: f(c, x.fpext(F32)).fptrunc(F16)
