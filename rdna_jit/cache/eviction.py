@@ -74,6 +74,17 @@ def sweep(store: Store) -> int:
     return removed
 
 
+def clear(store: Store) -> int:
+    """Remove every entry, temporary and bad entry; returns how many entries. Locks stay."""
+    removed = sum(store.remove(file.kind, file.key) for file in list(store.entries()))
+    for folder in (TEMPORARY, QUARANTINE):
+        for path, status in _files(f"{store.root}/{folder}"):
+            _delete(path, status)
+    with contextlib.suppress(OSError):
+        os.unlink(f"{store.root}/{USAGE}")
+    return removed
+
+
 def _remove(store: Store, file: EntryFile, held: Container[tuple[str, str]]) -> bool:
     return (file.kind, file.key) not in held and store.remove(file.kind, file.key)
 

@@ -65,6 +65,7 @@ def encode(record: Record, signing_key: bytes | None = None) -> bytes:
         },
         sort_keys=True,
         separators=(",", ":"),
+        default=str,
     ).encode()
     prefix = _PREFIX.pack(MAGIC, FORMAT_VERSION, len(header))
     body = header + text + record.payload

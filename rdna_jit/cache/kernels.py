@@ -6,7 +6,7 @@ import json
 import os
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from rdna_jit.cache import lock as locks
@@ -14,7 +14,7 @@ from rdna_jit.cache.format import Record
 from rdna_jit.cache.key import Key
 from rdna_jit.cache.store import KERNELS, Store
 from rdna_jit.config import config
-from rdna_jit.errors import CompileError
+from rdna_jit.errors import CompileError, RdnaJitError
 
 if TYPE_CHECKING:
     from rdna_jit.compiler import CompileResult
@@ -142,9 +142,16 @@ def _entry(record: Record, key: Key, origin: str) -> Entry:
     return Entry(key.digest, record.payload, key.source, record.log, record.metadata, origin)
 
 
-def _resources(code_object: bytes) -> dict[str, Any]:
-    """Registers and LDS per kernel of the object, for listings; empty when it cannot be read."""
-    return {}
+def _resources(code_object: bytes) -> dict[str, dict[str, int]]:
+    """Registers, LDS and scratch per kernel of the object, for listings."""
+    from rdna_jit.code_object import CodeObject
+
+    try:
+        kernels = CodeObject(code_object).kernels
+    except RdnaJitError:
+        # Not the cache's business: whoever loads the object says what is wrong with it.
+        return {}
+    return {name: asdict(kernel.resources) for name, kernel in kernels.items()}
 
 
 def _compile_forbidden(key: Key, metadata: dict[str, Any]) -> CompileError:

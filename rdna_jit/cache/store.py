@@ -31,6 +31,7 @@ LOCKS, TEMPORARY, QUARANTINE, USAGE = "locks", "tmp", "quarantine", "usage"
 RESERVED = frozenset({LOCKS, TEMPORARY, QUARANTINE, USAGE})
 KIND_PATTERN = re.compile(r"[a-z][a-z0-9_]{0,31}")
 MAX_ENTRY_BYTES = 1 << 29
+HEADER_GUESS = 4096
 LAST_USE_RESOLUTION = 3600.0
 """Seconds: a last use is written at most this often per entry, so a hit writes nothing."""
 
@@ -192,6 +193,31 @@ class Store:
                         status.st_atime,
                     )
 
+    def header(self, kind: str, key: str) -> entry_format.Record:
+        """Key, kind and metadata alone, unverified, for listings. Does not count as a use.
+
+        Raises OSError or BadEntry.
+        """
+        path = self.path(kind, key)
+        data, _ = read_file(path, HEADER_GUESS, _quiet_flags())
+        needed = entry_format.header_bytes_needed(data)
+        if needed > len(data):
+            data, _ = read_file(path, needed, _quiet_flags())
+        return entry_format.decode_header(data, key)
+
+    def check(self, kind: str, key: str) -> entry_format.Record:
+        """The whole entry, verified, without setting anything aside and without counting as a
+        use. Raises OSError, BadEntry, or PermissionError when it would not be trusted."""
+        path = self.path(kind, key)
+        data, status = read_file(path, None, _quiet_flags())
+        record = entry_format.decode(data, key, text=True)
+        if record.kind != kind:
+            raise entry_format.BadEntry("it is of another kind")
+        reason = self.distrust(path, status)
+        if reason and not entry_format.has_signature(data, self.signing_key):
+            raise PermissionError(errno.EPERM, f"not trusted: {reason}", path)
+        return record
+
     def kinds(self) -> list[str]:
         try:
             names = os.listdir(self.root)
@@ -254,9 +280,9 @@ class Store:
         warn_once(cause, self.root, f"kernel cache {self.root}: {message}")
 
 
-def read_file(path: str, limit: int | None = None) -> tuple[bytes, os.stat_result]:
+def read_file(path: str, limit: int | None = None, flags: int = 0) -> tuple[bytes, os.stat_result]:
     """A regular file's bytes (the first ``limit`` of them) and the status of what was read."""
-    fd = os.open(path, _OPEN_READ)
+    fd = os.open(path, _OPEN_READ | flags)
     try:
         status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode):
@@ -273,6 +299,11 @@ def read_file(path: str, limit: int | None = None) -> tuple[bytes, os.stat_resul
     finally:
         os.close(fd)
     return data, status
+
+
+def _quiet_flags() -> int:
+    """Leave the access time, which is the last use, alone. Only root may for others' files."""
+    return os.O_NOATIME if os.geteuid() == 0 else 0
 
 
 def _make_private(path: str) -> None:
