@@ -1,6 +1,6 @@
 """gfx10 assembly text to a loadable code object, through comgr's own assembler and linker.
 
-comgr is there wherever the emulator runs, since the disassembler is its too; no LLVM tool is needed.
+comgr is there wherever the emulator runs, since it is the disassembler too.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class AssemblyError(ValueError):
 
 
 class _Handle(ctypes.Structure):
-    _fields_ = [("value", ctypes.c_uint64)]  # noqa: RUF012
+    _fields_ = [("value", ctypes.c_uint64)]
 
 
 @cache

@@ -11,9 +11,7 @@ from collections.abc import Callable
 from fractions import Fraction
 
 from tests.emulator.oracle.floats import (
-    DOUBLE,
     DOWN,
-    HALF,
     NAN,
     NEAREST,
     SINGLE,

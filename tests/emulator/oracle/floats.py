@@ -65,7 +65,7 @@ DOUBLE = Format("f64", 64, 52)
 
 @dataclass(slots=True)
 class Number:
-    """A number, an infinity or a NaN. `bits` is the source pattern of a NaN that keeps its payload."""
+    """A number, an infinity or a NaN; `bits` is the pattern of a NaN that keeps its payload."""
 
     sign: int
     magnitude: int = 0
@@ -89,7 +89,8 @@ class Number:
         return self.nan and self.format is not None and not self.bits & self.format.quiet_bit
 
     def quieted(self) -> Number:
-        return Number(self.sign, nan=True, bits=self.bits | self.format.quiet_bit, format=self.format)
+        bits = self.bits | self.format.quiet_bit
+        return Number(self.sign, nan=True, bits=bits, format=self.format)
 
     def fraction(self) -> Fraction:
         value = Fraction(self.magnitude) * Fraction(2) ** self.exponent

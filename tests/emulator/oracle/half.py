@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tests.emulator.oracle.floating import max3, maximum, med3, min3, minimum  # noqa: F401
+from tests.emulator.oracle.floating import maximum, minimum
 from tests.emulator.oracle.floats import HALF, NAN, SINGLE, Number, round_to
 from tests.emulator.oracle.table import vector
 from tests.emulator.oracle.types import (

@@ -7,7 +7,6 @@ from tests.emulator.oracle.types import (
     B32,
     B64,
     B128,
-    Anything,
     FB32,
     I16,
     I24,
@@ -17,6 +16,7 @@ from tests.emulator.oracle.types import (
     U24,
     U32,
     U64,
+    Anything,
 )
 
 ONES = 0xFFFFFFFF

@@ -51,28 +51,34 @@ def vector(names: str, dst: Type, srcs: tuple[Type, ...], meaning: Callable,
 
 @dataclass(frozen=True)
 class ScalarRow:
-    """A scalar ALU instruction: `meaning(*sources, state)` returns a `ScalarResult`.
+    """A scalar ALU instruction. `meaning` takes the sources and what `takes` names of the state.
 
-    text: operands as a format string of d, a, b (registers of the right width) and imm.
+    scc: "keep"; "nonzero" (of the result); "given": `meaning` returns (value, scc)
+    takes: "scc", "old" (the destination), "exec", in the order of the arguments
+    immediates: of a SOPK, as its last source
+    sets_exec: `meaning` returns (value, new EXEC)
     """
 
     name: str
     dst: Type | None
     srcs: tuple[Type, ...]
     meaning: Callable
-    immediate: tuple[int, ...] = ()  # values of a 16-bit immediate operand, for SOPK
+    scc: str = "keep"
+    takes: tuple[str, ...] = ()
+    immediates: tuple[int, ...] = ()
+    sets_exec: bool = False
 
 
 SCALAR: dict[str, ScalarRow] = {}
 
 
 def scalar(names: str, dst: Type | None, srcs: tuple[Type, ...], meaning: Callable,
-           **properties: object) -> None:
+           scc: str = "keep", **properties: object) -> None:
     """Add a scalar row under each of the space-separated names."""
     for name in names.split():
         if name in SCALAR:
             raise ValueError(f"{name} is in the table twice")
-        SCALAR[name] = ScalarRow(name, dst, srcs, meaning, **properties)
+        SCALAR[name] = ScalarRow(name, dst, srcs, meaning, scc, **properties)
 
 
 def bit(value: int, position: int) -> int:

@@ -15,7 +15,8 @@ from tests.emulator.oracle.assembler import refused_lines
 from tests.emulator.oracle.dpp import CONTROLS, Dpp
 from tests.emulator.oracle.floats import number, pack
 from tests.emulator.oracle.forms import SGPR, VGPR, WHOLE, Form, Operand, Sdwa
-from tests.emulator.oracle.table import VECTOR, Row
+from tests.emulator.oracle.rows import VECTOR
+from tests.emulator.oracle.table import Row
 from tests.emulator.oracle.types import Pair, Type
 
 NONE = (False, False, False)

@@ -1,0 +1,67 @@
+"""Every vector instruction, in every form, on random and edge inputs, against the model."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+
+from tests.emulator.oracle import harness, lanes, variants
+from tests.emulator.oracle.forms import Form
+from tests.emulator.oracle.harness import Failure
+from tests.emulator.oracle.rows import VECTOR
+from tests.emulator.oracle.support import split
+
+# Waves of 32 inputs: the plain form of an instruction gets many, its other forms a few each.
+PLAIN_WAVES, FORM_WAVES, SLOW_WAVES = 16, 3, 64
+
+
+def family(name: str) -> str:
+    """A name for the instructions that are tested together."""
+    if name.startswith(("v_cmp_", "v_cmpx_")):
+        return "compare_" + name.rpartition("_")[2]
+    for prefix in ("v_cvt", "v_pk", "v_dot", "v_fma", "v_mad", "v_med3", "v_min", "v_max"):
+        if name.startswith(prefix):
+            return prefix[2:]
+    return "float" if name.endswith(("f16", "f32", "f64")) else "integer"
+
+
+FAMILIES = sorted({family(name) for name in VECTOR})
+
+
+@cache
+def supported() -> tuple[Form, ...]:
+    taken, _ = split(form for name in VECTOR for form in variants.forms(VECTOR[name]))
+    return tuple(taken)
+
+
+def forms_of(group: str) -> list[Form]:
+    return [form for form in supported() if family(form.mnemonic) == group]
+
+
+def report(failures: list[Failure]) -> None:
+    shown = "\n".join(map(str, failures[:8]))
+    assert not failures, f"{len(failures)} forms differ from the model\n{shown}"
+
+
+@pytest.mark.parametrize("group", FAMILIES)
+def test_plain_forms_on_many_inputs(group: str) -> None:
+    plain = {form.mnemonic: form for form in reversed(forms_of(group))}
+    report(harness.check(list(plain.values()), PLAIN_WAVES))
+
+
+@pytest.mark.parametrize("group", FAMILIES)
+def test_all_forms(group: str) -> None:
+    report(harness.check(forms_of(group), FORM_WAVES, seed=1))
+
+
+def test_lane_moves() -> None:
+    taken, _ = split(lanes.lane_forms())
+    report(harness.check(taken, PLAIN_WAVES))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(2, 6))
+@pytest.mark.parametrize("group", FAMILIES)
+def test_all_forms_long(group: str, seed: int) -> None:
+    report(harness.check(harness.shuffled(forms_of(group), seed), SLOW_WAVES, seed))
