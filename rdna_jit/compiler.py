@@ -34,7 +34,11 @@ _LINE_TABLES = (
     "-Xclang",
     _MAIN_FILE,
 )
-_ARGUMENT_NAMES = "-fhip-kernel-arg-name"
+_DEFAULTS = ("-std=c++17", "-fhip-kernel-arg-name")
+# hiprtc parses 370 KB of HIP declarations in front of every source, most of the time that a small
+# kernel takes. A header of the same name takes their place when the source needs none of them.
+_NO_HEADER = "-nogpuinc"
+_BUILTIN_HEADER = b"hiprtc_runtime.h"
 # Two arch options make two targets; a name that hiprtc does not know aborts the process.
 _ARCH_OPTIONS = ("--offload-arch", "--gpu-architecture", "--cuda-gpu-arch", "-march", "-mcpu")
 _TEMPORARY = re.compile(r"[^\s\"']*/input/CompileSource")
@@ -70,6 +74,9 @@ def compile_source(
     `name` is the file name shown in messages when the source has no #line of its own, `kernel`
     names the kernel in errors. The result is wave32, holds at least one kernel and calls no
     function; register spills are logged. Equal arguments give equal bytes in any directory.
+
+    The option -nogpuinc leaves out HIP's own declarations, __global__ and threadIdx included: for
+    sources that use the compiler's builtins alone it makes small compiles several times faster.
     """
     target = archs.get(arch).name
     kernel = kernel or name
@@ -77,7 +84,7 @@ def compile_source(
     options = _checked_options(options)
     if not _LINE_DIRECTIVE.match(source):
         source = f'#line 1 "{name}"\n{source}'
-    flags = [f"--offload-arch={target}", _ARGUMENT_NAMES, *_LINE_TABLES, *options]
+    flags = [f"--offload-arch={target}", *_DEFAULTS, *_LINE_TABLES, *options]
     start = time.perf_counter()
     code, text = _run(source, flags)
     if code is not None and b"/comgr-" in code:
@@ -126,7 +133,10 @@ def _checked_options(options: Sequence[str]) -> tuple[str, ...]:
 def _run(source: str, flags: Sequence[str]) -> tuple[bytes | None, str]:
     """Code (None when refused) and log of one compile."""
     hiprtc = _bindings()
-    result, program = hiprtc.hiprtcCreateProgram(source.encode(), b"kernel", 0, None, None)
+    headers, names = ([b"\n"], [_BUILTIN_HEADER]) if _NO_HEADER in flags else ([], [])
+    result, program = hiprtc.hiprtcCreateProgram(
+        source.encode(), b"kernel", len(headers), headers, names
+    )
     if int(result) != 0:
         raise ToolchainError(f"hiprtcCreateProgram failed: {result.name}", library="hiprtc")
     try:
@@ -200,7 +210,7 @@ def located_lines(source: str) -> Iterator[tuple[str, int, str]]:
 def _excerpt(source: str, file: str, line: int, around: int = 3) -> str:
     """The lines about one place, the place itself marked."""
     rows = [
-        f"{'>' if number == line else ' '}{number:5} | {text}"
+        f"{'>' if number == line else ' '}{number:6} | {text}"
         for where, number, text in located_lines(source)
         if where == file and abs(number - line) <= around
     ]
