@@ -25,7 +25,7 @@ _ENCODING = re.compile(r"_(e32|e64|sdwa|dpp8|dpp|e64_dpp)$")
 _REGISTER = re.compile(r"(ttmp|[vs])(?:(\d+)|\[(\d+):(\d+)\])$")
 _INTEGER = re.compile(r"-?(0x[0-9a-f]+|\d+)$", re.IGNORECASE)
 _FLOAT = re.compile(r"-?\d+\.\d*(e[-+]?\d+)?$", re.IGNORECASE)
-_TOKEN = re.compile(r"[^\s\[(]+(?:\[[^\]]*\]|\([^)]*\))*")
+_TOKEN = re.compile(r"[^\s\[(]+(?:\[[^\]]*\]|\([^)]*\))*\|?")
 
 Modifier = int | bool | str | tuple[int, ...]
 

@@ -1,0 +1,111 @@
+"""What a launch checks, and the rules that only hardware can settle, as scoped settings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field, fields, replace
+from typing import Literal
+
+from rdna_jit.config import config
+from rdna_jit.emulator.context import Options
+from rdna_jit.errors import ContractError
+
+# A wave that runs longer than this without a limit of its own is taken to hang.
+DEFAULT_STEPS = 1 << 34
+
+
+@dataclass(frozen=True)
+class Checks:
+    """`races`: two waves touch the same LDS bytes between barriers, or two workgroups write the
+    same global bytes; barriers that only some waves reach. `uninitialised`: reads of LDS and of
+    output buffers that nobody wrote. `steps`: instructions that one wave may execute."""
+
+    races: bool = False
+    uninitialised: bool = False
+    steps: int | None = None
+
+    @property
+    def any(self) -> bool:
+        return self.races or self.uninitialised
+
+
+@dataclass(frozen=True)
+class Modes:
+    """How the machine runs, apart from what it computes by definition.
+
+    options     the doubtful rules (see `context.Options`)
+    tier        "quick" or "optimised" translation; None: by the amount of work
+    threads     host threads; None: all that the process may use
+    descending  run the waves of a workgroup in descending order
+    """
+
+    options: Options = field(default_factory=Options)
+    tier: Literal["quick", "optimised"] | None = None
+    threads: int | None = None
+    descending: bool = False
+
+
+_checks: ContextVar[Checks | None] = ContextVar("emulator_checks", default=None)
+_modes: ContextVar[Modes] = ContextVar("emulator_modes", default=Modes())  # noqa: B039
+
+
+@contextmanager
+def checks(
+    bounds: bool = True,
+    races: bool = False,
+    uninitialised: bool = False,
+    steps: int | None = None,
+) -> Iterator[None]:
+    """Check launches within this scope; see `Checks`. A finding raises a subclass of
+    EmulationError. Bounds are always checked: without them a stray access would end the process.
+    """
+    if not bounds:
+        raise ContractError("bounds are always checked on the emulator", name="bounds")
+    if steps is not None and steps < 1:
+        raise ContractError(f"steps must be positive, got {steps}", name="steps", got=steps)
+    token = _checks.set(Checks(races, uninitialised, steps))
+    try:
+        yield
+    finally:
+        _checks.reset(token)
+
+
+def current_checks() -> Checks:
+    """The checks of the innermost scope, else those of the settings."""
+    scoped = _checks.get()
+    if scoped is not None:
+        return scoped
+    steps = [n.removeprefix("steps=") for n in config.checks if n.startswith("steps=")]
+    return Checks(
+        "races" in config.checks,
+        "uninitialised" in config.checks,
+        int(steps[-1]) if steps else None,
+    )
+
+
+@contextmanager
+def modes(**changes: object) -> Iterator[None]:
+    """Change fields of `Modes` or of its options within this scope:
+
+    with emulator.modes(dot2="gfx11", transcendental="+1ulp", threads=1): ...
+    """
+    now = _modes.get()
+    of_options = {f.name for f in fields(Options)}
+    of_modes = {f.name for f in fields(Modes)} - {"options"}
+    unknown = set(changes) - of_options - of_modes
+    if unknown:
+        known = ", ".join(sorted(of_options | of_modes))
+        raise ContractError(f"no mode {', '.join(sorted(unknown))}; modes are {known}")
+    options = replace(now.options, **{k: v for k, v in changes.items() if k in of_options})  # type: ignore[arg-type]
+    machine = {k: v for k, v in changes.items() if k in of_modes}
+    token = _modes.set(replace(now, options=options, **machine))  # type: ignore[arg-type]
+    try:
+        yield
+    finally:
+        _modes.reset(token)
+
+
+def current_modes() -> Modes:
+    return _modes.get()

@@ -1,0 +1,119 @@
+"""A translated and compiled kernel, from the cache or made now."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import struct
+from dataclasses import asdict, astuple, dataclass
+from typing import TYPE_CHECKING
+
+from rdna_jit.emulator import jit, loader
+from rdna_jit.emulator.context import Options
+from rdna_jit.emulator.translate import Block, Translation, translate
+from rdna_jit.emulator.wave import Site
+
+if TYPE_CHECKING:
+    from rdna_jit.emulator.machine import Program
+
+
+@dataclass(frozen=True)
+class Variant:
+    """What a translation depends on besides the code."""
+
+    options: Options
+    profile: bool
+
+
+@dataclass(frozen=True)
+class Executable:
+    """Machine code of one kernel and tier, with the tables that explain it."""
+
+    tier: str
+    image: loader.Image
+    sites: list[Site]
+    blocks: list[Block]
+    resume_points: list[int]
+    vgprs: int
+    unsupported: dict[int, str]
+    order_dependent: bool
+
+    @property
+    def wave_function(self) -> int:
+        return self.image.symbols["wave"]
+
+    @property
+    def uses_flat(self) -> bool:
+        return any(site.space == "flat" for site in self.sites)
+
+
+def build(program: Program, variant: Variant, tier: jit.Tier) -> Executable:
+    """Translate and compile, and leave the result in the cache."""
+    translation = translate(
+        program.code,
+        program.info.entry,
+        functions=program.functions,
+        options=variant.options,
+        profile=variant.profile,
+    )
+    data = jit.compile_ir(translation.ir, tier)
+    jit.publish(_key(program, variant, tier), _pack(translation, data))
+    return _executable(tier, _tables(translation), data)
+
+
+def cached(program: Program, variant: Variant, tier: jit.Tier) -> Executable | None:
+    """The executable if the cache has a sound one."""
+    content = jit.fetch(_key(program, variant, tier))
+    if content is None:
+        return None
+    try:
+        (length,) = struct.unpack_from("<Q", content)
+        tables = json.loads(content[8 : 8 + length])
+        return _executable(tier, tables, content[8 + length :])
+    except (ValueError, KeyError, TypeError, struct.error, loader.LoadError):
+        return None
+
+
+def _key(program: Program, variant: Variant, tier: str) -> str:
+    code = program.code_object
+    place = f"{code.arch} {code.text_va} {program.info.entry} {variant} {tier}"
+    return jit.key("kernel", place, code.text)
+
+
+def _tables(t: Translation) -> dict[str, object]:
+    return {
+        "sites": [astuple(site) for site in t.sites],
+        "blocks": [asdict(block) for block in t.blocks],
+        "resume_points": t.resume_points,
+        "vgprs": t.vgprs,
+        "unsupported": {str(pc): reason for pc, reason in t.unsupported.items()},
+        "order_dependent": t.order_dependent,
+    }
+
+
+def _pack(t: Translation, data: bytes) -> bytes:
+    tables = json.dumps(_tables(t)).encode()
+    return struct.pack("<Q", len(tables)) + tables + data
+
+
+def _executable(tier: str, tables: dict, data: bytes) -> Executable:  # type: ignore[type-arg]
+    return Executable(
+        tier=tier,
+        image=loader.Image(data, jit.runtime_image().symbols),
+        sites=[Site(*row) for row in tables["sites"]],
+        blocks=[Block(**row) for row in tables["blocks"]],
+        resume_points=tables["resume_points"],
+        vgprs=tables["vgprs"],
+        unsupported={int(pc): reason for pc, reason in tables["unsupported"].items()},
+        order_dependent=tables["order_dependent"],
+    )
+
+
+RunFunction = ctypes.CFUNCTYPE(
+    ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64
+)
+
+
+def run_function() -> ctypes._CFunctionType:  # type: ignore[name-defined]
+    """`run(grid, env, first, last)` of the runtime; ctypes drops the interpreter lock for it."""
+    return RunFunction(jit.runtime_image().symbols["run"])

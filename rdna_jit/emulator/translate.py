@@ -1,0 +1,312 @@
+"""Machine code of one kernel -> LLVM IR of one function that runs a wave.
+
+    i32 wave(ptr state, ptr env)      0: ended, 1: at a barrier, 2: fault recorded in env
+
+Basic blocks become blocks of the function. Registers are stack slots, filled from `state` on
+entry and saved to it at barriers. Every block counts its executions; what an instruction counts
+as is static, so that all other counters are products.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from rdna_jit.emulator import layout, registry
+from rdna_jit.emulator.classes import classify
+from rdna_jit.emulator.context import Options, Unsupported
+from rdna_jit.emulator.decode import EXEC, Decoded
+from rdna_jit.emulator.ir import I32, I64, Value
+from rdna_jit.emulator.wave import Site, Wave
+
+_ATTRIBUTES = (
+    'attributes #0 = { nounwind "prefer-vector-width"="512" "min-legal-vector-width"="512" '
+    '"denormal-fp-math"="ieee,ieee" }'
+)
+_HELPERS = """\
+declare i32 @fault(ptr, i32, i64, i32, i64) cold
+declare i32 @access_scalar(ptr, i64, i64, i64) cold
+declare i32 @access(ptr, i32, i64, i64, i1, i32)
+declare i32 @gather(ptr, i32, i64, i64, i1)
+declare i32 @scatter(ptr, i32, i64, i64, i1)
+declare i32 @flat_resolve(ptr, i32, i64, i64)
+declare void @clock_wait(ptr, i64)
+declare void @clock_wait_scalar(ptr)
+"""
+
+
+@dataclass
+class Block:
+    """A basic block: its address, its instructions, and what they count as."""
+
+    pc: int
+    instructions: int = 0
+    counts: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass
+class Translation:
+    """IR of a kernel, and what the host needs to know to run it and to explain a run."""
+
+    ir: str
+    sites: list[Site]
+    blocks: list[Block]
+    resume_points: list[int]
+    vgprs: int
+    unsupported: dict[int, str]
+    order_dependent: bool
+
+
+def translate(
+    code: Sequence[Decoded],
+    entry: int,
+    *,
+    functions: Sequence[int] = (),
+    options: Options | None = None,
+    profile: bool = False,
+) -> Translation:
+    """Translate the kernel at `entry`.
+
+    `code` holds its instructions and those of every function at `functions` that it may call.
+    A profiling translation also counts active lanes and waits for loads.
+    """
+    return _Translator(code, entry, functions, options, profile).run()
+
+
+class _Translator:
+    def __init__(
+        self,
+        code: Sequence[Decoded],
+        entry: int,
+        functions: Sequence[int],
+        options: Options | None,
+        profile: bool,
+    ) -> None:
+        self.code = sorted(code, key=lambda i: i.address)
+        self.entry = entry
+        self.wave = Wave(options, profile=profile)
+        self.addresses = [i.address for i in self.code]
+        self.known = frozenset(self.addresses)
+        self.blocks: list[Block] = []
+        self.unsupported: dict[int, str] = {}
+        self.lanes_due = 0
+        self.jump_targets = {f for f in functions if f in self.known}
+        self.leaders = self._find_leaders()
+
+    def _find_leaders(self) -> set[int]:
+        leaders = {self.entry} | self.jump_targets
+        for i in self.code:
+            if i.mnemonic.startswith(("s_cbranch", "s_branch", "s_call")):
+                leaders |= {i.branch_target, i.end}
+            elif i.mnemonic in ("s_endpgm", "s_barrier", "s_setpc_b64", "s_swappc_b64"):
+                leaders.add(i.end)
+            if i.mnemonic in ("s_swappc_b64", "s_call_b64"):
+                self.jump_targets.add(i.end)
+        return leaders
+
+    def run(self) -> Translation:
+        c = self.wave
+        for i in self.code:
+            if i.address in self.leaders or not self.blocks:
+                self._start_block(i)
+            self._instruction(i)
+        self._end_block()
+        if not self._terminated():
+            c.fault(layout.BRANCH, self.code[-1].end)
+        self._edges()
+        self._outside()
+        return Translation(
+            ir=self._module(),
+            sites=c.sites,
+            blocks=self.blocks,
+            resume_points=[address for address, _ in c.resume_points],
+            vgprs=max(c.used_vgprs, default=-1) + 1,
+            unsupported=self.unsupported,
+            order_dependent=any("cmpswap" in i.mnemonic for i in self.code),
+        )
+
+    # Blocks
+    def _start_block(self, i: Decoded) -> None:
+        c = self.wave
+        self._end_block()
+        if self.blocks and not self._terminated():
+            c.go(c.code_label(i.address))
+        c.label(c.code_label(i.address))
+        self._bump(len(self.blocks), 1)
+        self.blocks.append(Block(i.address))
+
+    def _bump(self, index: int, amount: int | Value) -> None:
+        c = self.wave
+        pointer = c.pointer(f"getelementptr i64, ptr %counts, i64 {index}")
+        c.do(f"store {c.load_scalar(I64.scalar, pointer) + amount!r}, {pointer!r}")
+
+    def _terminated(self) -> bool:
+        last = self.wave.lines[-1].lstrip()
+        return last.startswith(("br ", "ret ", "switch "))
+
+    def _instruction(self, i: Decoded) -> None:
+        c, block = self.wave, self.blocks[-1]
+        block.instructions += 1
+        counters = classify(i.mnemonic)
+        for name in counters:
+            block.counts[name] = block.counts.get(name, 0) + 1
+        self.lanes_due += counters[0] == "valu"
+        if _writes_exec(i) or i.end in self.leaders:
+            self._end_block()
+        mark = len(c.lines), c.current
+        try:
+            registry.find(i)(c, i)
+        except Unsupported as reason:
+            c.rewind(mark)
+            self.unsupported[i.address] = str(reason)
+            c.fault(layout.UNSUPPORTED, i.address)
+            c.label(c.new_label("after"))
+
+    def _end_block(self) -> None:
+        """Add the lanes of the vector instructions since EXEC last changed."""
+        due, self.lanes_due = self.lanes_due, 0
+        if due and self.wave.profile and not self._terminated():
+            active = self.wave.unary("ctpop", self.wave.exec_bits()).zext(I64)
+            # the second half of the counts; its place is known once all blocks are
+            pointer = self.wave.pointer(
+                f"getelementptr i64, ptr %lanes, i64 {len(self.blocks) - 1}"
+            )
+            total = self.wave.load_scalar(I64.scalar, pointer) + active * due
+            self.wave.do(f"store {total!r}, {pointer!r}")
+
+    # Control flow around the blocks
+    def _edges(self) -> None:
+        """Backward jumps charge the wave for the instructions that they repeat."""
+        c = self.wave
+        for edge in c.edges:
+            c.label(edge.label)
+            cost = bisect_left(self.addresses, edge.source) - bisect_left(
+                self.addresses, edge.target
+            )
+            self._charge(cost + 1, edge.source)
+            c.go(c.code_label(edge.target))
+
+    def _charge(self, steps: int, pc: int) -> None:
+        c = self.wave
+        pointer = c.env_pointer("steps")
+        left = c.load_scalar(I64.scalar, pointer) - steps
+        c.do(f"store {left!r}, {pointer!r}")
+        c.fault_if(left.slt(0), layout.STEPS, pc)
+
+    def _outside(self) -> None:
+        """Branches that leave the code become faults when taken."""
+        c = self.wave
+        targets = {edge.target for edge in c.edges}
+        targets |= {address for address, _ in c.resume_points}
+        targets |= {i.branch_target for i in self.code if "branch" in i.mnemonic}
+        targets |= {leader for leader in self.leaders if leader not in self.known}
+        for target in sorted(targets - self.known):
+            c.label(c.code_label(target))
+            c.fault(layout.BRANCH, target)
+        if c.jumps:
+            c.label("dispatch")
+            self._charge(1, self.entry)
+            pc = c.emit(I64.scalar, "load i64, ptr %pc") - Value(c, I64.scalar, "%image")
+            cases = " ".join(
+                f"i64 {t}, label %{c.code_label(t)}" for t in sorted(self.jump_targets)
+            )
+            c.do(f"switch {pc!r}, label %astray [ {cases} ]")
+            c.label("astray")
+            c.fault(layout.BRANCH, self.entry)
+
+    # The module
+    def _module(self) -> str:
+        c = self.wave
+        c.used_sgprs.add(EXEC)
+        body = c.lines
+        c.lines = []
+        self._prologue()
+        prologue = c.lines
+        c.lines = []
+        self._epilogue()
+        return "\n".join(
+            [
+                layout.type_lines(),
+                _HELPERS,
+                *sorted(c.declarations),
+                "define i32 @wave(ptr noalias %state, ptr noalias %env) #0 {",
+                *prologue,
+                *body,
+                *c.lines,
+                "}",
+                _ATTRIBUTES,
+                '!0 = !{!"branch_weights", i32 1, i32 1000000}',
+                "",
+            ]
+        )
+
+    def _prologue(self) -> None:
+        c = self.wave
+        c.lines.append("entry:")
+        for index in c.used_vgprs:
+            c.allocas[f"%v{index}"] = I32.text
+        for index in c.used_sgprs:
+            c.allocas[f"%s{index}"] = I32.scalar.text
+        c.allocas["%scc"] = "i1"
+        for name, type in sorted(c.allocas.items()):
+            c.do(f"{name} = alloca {type}")
+        for name, type in (("slots", "ptr"), ("counts", "ptr"), ("lds", "i64"), ("image", "i64")):
+            index = layout.field(layout.Env, name)
+            c.do(f"%{name}.p = getelementptr %Env, ptr %env, i32 0, i32 {index}")
+            c.do(f"%{name} = load {type}, ptr %{name}.p")
+        c.do(f"%lanes = getelementptr i64, ptr %counts, i64 {len(self.blocks)}")
+        for slot, type, place in self._saved():
+            value = c.emit(I32, f"load {type}, {place}").ref
+            if slot == "%scc":
+                value = c.emit(I32, f"trunc i32 {value} to i1").ref
+                type = "i1"
+            c.do(f"store {type} {value}, ptr {slot}")
+        resume = c.load_scalar(I32.scalar, self._state("resume"))
+        cases = " ".join(
+            f"i32 {n}, label %{c.code_label(address)}"
+            for n, (address, _) in enumerate(c.resume_points, 1)
+        )
+        c.do(f"switch {resume!r}, label %{c.code_label(self.entry)} [ {cases} ]")
+
+    def _epilogue(self) -> None:
+        c = self.wave
+        c.lines += ["fault:", "  ret i32 2"]
+        if not c.resume_points:
+            return
+        origins = ", ".join(f"[ {n}, %{label} ]" for n, (_, label) in enumerate(c.resume_points, 1))
+        c.lines += ["suspend:", f"  %resume.at = phi i32 {origins}"]
+        c.do(f"store i32 %resume.at, {self._state('resume')!r}")
+        for slot, type, place in self._saved():
+            if slot == "%scc":
+                bit = c.emit(I32, "load i1, ptr %scc").ref
+                value = c.emit(I32, f"zext i1 {bit} to i32").ref
+            else:
+                value = c.emit(I32, f"load {type}, ptr {slot}").ref
+            c.do(f"store {type} {value}, {place}")
+        c.do("ret i32 1")
+
+    def _saved(self) -> list[tuple[str, str, str]]:
+        """Every register in use: its stack slot, type, and place in `state`."""
+        c = self.wave
+        saved = []
+        for index in sorted(c.used_vgprs):
+            place = c.pointer(f"getelementptr {I32.text}, ptr {self._vgprs()}, i64 {index}")
+            saved.append((f"%v{index}", I32.text, f"{place!r}, align 64"))
+        for index in sorted(c.used_sgprs):
+            place = c.pointer(f"getelementptr i32, ptr %state, i64 {index}")
+            saved.append((f"%s{index}", "i32", repr(place)))
+        return [*saved, ("%scc", "i32", repr(self._state("scc")))]
+
+    def _vgprs(self) -> str:
+        return self._state("vgprs").ref
+
+    def _state(self, name: str) -> Value:
+        index = layout.field(layout.State, name)
+        return self.wave.pointer(f"getelementptr %State, ptr %state, i32 0, i32 {index}")
+
+
+def _writes_exec(i: Decoded) -> bool:
+    if i.mnemonic.startswith("v_cmpx") or "saveexec" in i.mnemonic or "wrexec" in i.mnemonic:
+        return True
+    return bool(i.operands) and i.operands[0].kind == "s" and i.operands[0].index == EXEC

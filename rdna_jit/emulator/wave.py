@@ -1,0 +1,172 @@
+"""The translation context of a whole kernel: a wave's registers plus memory sites and control flow.
+
+A memory *site* is one static access; it owns a bounds slot at run time and is how faults, traffic
+and profiles refer back to the instruction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from rdna_jit.emulator import layout
+from rdna_jit.emulator.context import Context, Options
+from rdna_jit.emulator.decode import EXEC, Decoded
+from rdna_jit.emulator.ir import I32, I64, PTR, Type, Value
+
+Space = Literal["global", "scalar", "lds", "flat", "scratch"]
+Access = Literal["load", "store", "atomic"]
+
+_BRANCH_WEIGHTS = "!prof !0"  # the first successor is hardly ever taken
+
+
+@dataclass(frozen=True)
+class Site:
+    """One static memory access: its instruction, bytes per lane, address space and direction."""
+
+    pc: int
+    nbytes: int
+    space: Space
+    access: Access
+
+
+@dataclass(frozen=True)
+class Edge:
+    """A backward jump, on which a wave pays for the instructions of the loop."""
+
+    label: str
+    source: int
+    target: int
+
+
+class Wave(Context):
+    """A `Context` that also knows memory sites, labels of code addresses and faults."""
+
+    def __init__(self, options: Options | None = None, *, profile: bool = False) -> None:
+        super().__init__(options)
+        self.profile = profile
+        self.sites: list[Site] = []
+        self.current = ""
+        # (address to go on at, label of the block that suspends), numbered from 1
+        self.resume_points: list[tuple[int, str]] = []
+        self.edges: list[Edge] = []
+        self.jumps = False
+
+    def label(self, name: str) -> None:
+        super().label(name)
+        self.current = name
+
+    def rewind(self, mark: tuple[int, str]) -> None:
+        """Forget everything emitted since `mark`, a (line count, block label) pair."""
+        count, self.current = mark
+        del self.lines[count:]
+        self._known.clear()
+
+    # Environment
+    def env_pointer(self, name: str) -> Value:
+        """Address of a field of the thread's environment."""
+        index = layout.field(layout.Env, name)
+        return self.pointer(f"getelementptr %Env, ptr %env, i32 0, i32 {index}")
+
+    def pointer(self, text: str) -> Value:
+        """The result of an instruction that yields an address."""
+        return self.emit(PTR, text)
+
+    def offset(self, base: Value, index: Value | int, element: str = "i8") -> Value:
+        """base + index elements."""
+        at = f"{index!r}" if isinstance(index, Value) else f"i64 {index}"
+        return self.pointer(f"getelementptr {element}, {base!r}, {at}")
+
+    def load_scalar(self, type: Type, pointer: Value, align: int = 0) -> Value:
+        suffix = f", align {align}" if align else ""
+        return self.emit(type, f"load {type.text}, {pointer!r}{suffix}")
+
+    def site(self, i: Decoded, nbytes: int, space: Space, access: Access = "load") -> int:
+        self.sites.append(Site(i.address, nbytes, space, access))
+        return len(self.sites) - 1
+
+    # Control flow
+    @staticmethod
+    def code_label(address: int) -> str:
+        return f"L{address:x}"
+
+    def edge(self, i: Decoded, target: int) -> str:
+        """The label to jump to in order to reach `target` from instruction `i`."""
+        if target > i.address:
+            return self.code_label(target)
+        label = self.new_label("back")
+        self.edges.append(Edge(label, i.address, target))
+        return label
+
+    def suspend(self, address: int) -> None:
+        """Leave the function at a barrier, to be entered again at `address`."""
+        label = self.new_label("barrier")
+        self.go(label)
+        self.label(label)
+        self.resume_points.append((address, label))
+        self.go("suspend")
+
+    def jump(self, pc: Value) -> None:
+        """Go to a computed address (I64 scalar, in host terms)."""
+        self.jumps = True
+        self.allocas["%pc"] = "i64"
+        self.do(f"store {pc!r}, ptr %pc")
+        self.go("dispatch")
+
+    def host_address(self, address: int) -> Value:
+        """Where an address of the code object is in host memory."""
+        return Value(self, I64.scalar, "%image") + address
+
+    def go(self, target: str) -> None:
+        self.do(f"br label %{target}")
+
+    def branch(self, condition: Value, yes: str, no: str, *, rare: bool = False) -> None:
+        """Jump on an I1 scalar; `rare` says that `yes` is the exception."""
+        weights = f", {_BRANCH_WEIGHTS}" if rare else ""
+        self.do(f"br {condition!r}, label %{yes}, label %{no}{weights}")
+
+    def fault(self, kind: int, where: int, lane: int = -1) -> None:
+        """Stop the wave here. What follows is unreachable until the next label."""
+        arguments = f"ptr %env, i32 {kind}, i64 {where}, i32 {lane}, i64 0"
+        self.do(f"call i32 @fault({arguments})")
+        self.go("fault")
+
+    def fault_if(self, condition: Value, kind: int, where: int) -> None:
+        """Stop the wave when an I1 scalar holds."""
+        bad, fine = self.new_label("bad"), self.new_label("fine")
+        self.branch(condition, bad, fine, rare=True)
+        self.label(bad)
+        self.fault(kind, where)
+        self.label(fine)
+
+    def check_call(self, text: str) -> None:
+        """Call a helper that returns i32, nonzero after it recorded a fault; then go on."""
+        status = self.emit(I32.scalar, f"call i32 {text}")
+        fine = self.new_label("ok")
+        self.branch(status.ne(0), "fault", fine, rare=True)
+        self.label(fine)
+
+    # Lanes
+    def each_active_lane(self, body: Callable[[Value], None]) -> None:
+        """Run `body(lane)` for every active lane in ascending order; lane is a scalar I64."""
+        exec_bits = self.exec_bits()
+        before, loop, end = (self.new_label(p) for p in ("lanes", "lane", "lanes.end"))
+        self.go(before)
+        self.label(before)
+        self.branch(exec_bits.eq(0), end, loop)
+        self.label(loop)
+        self._count += 1
+        left = Value(self, I32.scalar, f"%left{self._count}")
+        at = len(self.lines)
+        self.do("")  # the phi, once the latch block's label is known
+        lane = self.count_zeros("cttz", left)
+        body(lane.zext(I64))
+        rest = left & (left - 1)
+        origins = f"[ {exec_bits.ref}, %{before} ], [ {rest.ref}, %{self.current} ]"
+        self.lines[at] = f"  {left.ref} = phi i32 {origins}"
+        self.branch(rest.eq(0), end, loop)
+        self.label(end)
+
+    def exec_is_full(self) -> Value:
+        return self.sgpr(EXEC).eq(0xFFFF_FFFF)
