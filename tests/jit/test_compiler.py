@@ -13,10 +13,10 @@ from rdna_jit.code_object import CodeObject
 from rdna_jit.compiler import compile_source, compiler_identity, located_lines
 from rdna_jit.errors import CompileError, ContractError, ToolchainError, UnsupportedArchError
 
-from .sources import AXPY, compiled
+from .sources import AXPY, build, compiled
 
-EMPTY_KERNEL = 'extern "C" __global__ void __launch_bounds__(32) empty() {}\n'
-SPILLING = """
+EMPTY_KERNEL = '#line 1 "empty.hip"\nextern "C" __global__ void __launch_bounds__(32) empty() {}\n'
+SPILLING = """#line 1 "spilling.hip"
 extern "C" __global__ void __launch_bounds__(1024) spilling(float* out, const float* x) {
   float values[96];
   const int lane = __builtin_amdgcn_workitem_id_x();
@@ -31,13 +31,13 @@ extern "C" __global__ void __launch_bounds__(1024) spilling(float* out, const fl
 
 @pytest.mark.parametrize("name", arch.ARCHS)
 def test_every_known_arch_compiles(name: str) -> None:
-    code = CodeObject(compile_source(EMPTY_KERNEL, arch=name).code_object)
+    code = CodeObject(build(EMPTY_KERNEL, arch=name).code_object)
     assert code.arch == name
     assert code.kernels["empty"].resources.wavefront_size == 32
 
 
 def test_a_result_holds_code_warnings_and_time() -> None:
-    source = EMPTY_KERNEL.replace("{}", "{ int x = 3.5; }")
+    source = EMPTY_KERNEL.partition("\n")[2].replace("{}", "{ int x = 3.5; }")
     result = compile_source(source, arch="gfx1030", name="warm.hip")
     assert "warm.hip:1:68: warning: implicit conversion" in result.log
     assert 0 < result.seconds < 30
@@ -76,9 +76,13 @@ def test_options_that_would_break_the_compile_are_refused(options: tuple[str, ..
 def test_a_compile_error_shows_our_file_line_and_source() -> None:
     broken = AXPY.replace("scaled(tile", "scald(tile")
     with pytest.raises(CompileError) as caught:
-        compile_source(broken, arch="gfx1030", options=("-O2",), name="axpy.hip", kernel="axpy")
+        build(broken, options=("-O2",), name="axpy.hip", kernel="axpy")
     error = caught.value
-    assert (error.kernel, error.arch, error.options) == ("axpy", "gfx1030", ("-O2",))
+    assert (error.kernel, error.arch, error.options) == (
+        "axpy",
+        "gfx1030",
+        ("-nogpuinc", "-O2"),
+    )
     assert "kernels_src/axpy.hip:12:14: error: use of undeclared identifier 'scald'" in error.log
     assert error.excerpt.splitlines() == [
         "kernels_src/axpy.hip:12",
@@ -101,7 +105,7 @@ def test_an_error_in_an_included_part_is_shown_there() -> None:
         '#line 2 "kernels_src/k.hip"\n' + EMPTY_KERNEL
     )
     with pytest.raises(CompileError) as caught:
-        compile_source(source, arch="gfx1030")
+        build(source)
     assert caught.value.excerpt.splitlines() == [
         "kernels_src/common/part.hip:2",
         "      1 | __device__ int good();",
@@ -122,31 +126,31 @@ def test_lines_are_located_through_directives() -> None:
 
 def test_a_source_without_kernel_is_refused() -> None:
     with pytest.raises(CompileError, match="the source has no kernel"):
-        compile_source("int x;", arch="gfx1030")
+        build("int x;")
 
 
 def test_wavefronts_of_64_are_refused() -> None:
     with pytest.raises(CompileError, match="wavefronts of 64"):
-        compile_source(AXPY, arch="gfx1030", options=("-mwavefrontsize64",))
+        build(AXPY, options=("-mwavefrontsize64",))
 
 
 def test_function_calls_are_refused_by_name() -> None:
     source = AXPY.replace("__device__", "__device__ __attribute__((noinline))")
     with pytest.raises(CompileError, match="axpy calls functions; declare them __forceinline__"):
-        compile_source(source, arch="gfx1030")
+        build(source)
 
 
 def test_a_literal_that_looks_like_a_call_is_not_one() -> None:
     source = AXPY.replace(
         "return a * x + 1.0f", "return a * x + __builtin_bit_cast(float, 0xBB0000F0)"
     )
-    code = CodeObject(compile_source(source, arch="gfx1030").code_object)
+    code = CodeObject(build(source).code_object)
     assert 0xBB0000F0.to_bytes(4, "little") in code.text
 
 
 def test_spills_are_reported(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "rdna_jit"):
-        result = compile_source(SPILLING, arch="gfx1030")
+        result = build(SPILLING)
     spills = CodeObject(result.code_object).kernels["spilling"].resources.vgpr_spills
     assert spills > 0
     message = f"spilling spills {spills} vector and 0 scalar registers"
@@ -159,11 +163,11 @@ def test_equal_sources_give_equal_bytes_anywhere(
 ) -> None:
     expected = compiled(AXPY)
     monkeypatch.chdir(tmp_path)
-    assert compile_source(AXPY, arch="gfx1030").code_object == expected
+    assert build(AXPY).code_object == expected
     folder = tmp_path / "a temporary folder with a long name"
     folder.mkdir()
     monkeypatch.setenv("TMPDIR", str(folder))
-    code = compile_source(AXPY, arch="gfx1030").code_object
+    code = build(AXPY).code_object
     assert code == expected
     for place in (
         b"/tmp",
@@ -182,20 +186,12 @@ def test_a_compiler_that_leaks_its_folder_loses_the_line_tables_only(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(compiler, "_LINE_TABLES", ("-gline-tables-only",))
-    code = compile_source(AXPY, arch="gfx1030").code_object
+    code = build(AXPY).code_object
     assert b"comgr-" not in code and CodeObject(code).text == CodeObject(compiled(AXPY)).text
 
 
 def test_without_the_builtin_header_the_code_is_the_same_and_sooner_there() -> None:
-    attributes = "\n".join(
-        (
-            "#define __device__ __attribute__((device))",
-            "#define __shared__ __attribute__((shared))",
-            "#define __global__ __attribute__((global))",
-            "#define __launch_bounds__(n) __attribute__((amdgpu_flat_work_group_size(1, n)))",
-        )
-    )
-    bare = compile_source(f"{attributes}\n{AXPY}", arch="gfx1030", options=("-nogpuinc",))
+    bare = build(AXPY)
     whole = compile_source(AXPY, arch="gfx1030")
     assert CodeObject(bare.code_object).text == CodeObject(whole.code_object).text
     assert bare.seconds < whole.seconds
@@ -203,14 +199,22 @@ def test_without_the_builtin_header_the_code_is_the_same_and_sooner_there() -> N
         compile_source(AXPY, arch="gfx1030", options=("-nogpuinc",))
 
 
+def test_hips_own_declarations_are_there_by_default() -> None:
+    source = (
+        'extern "C" __global__ void __launch_bounds__(64) k(__half2* out, float4 v) {\n'
+        "  out[blockIdx.x * blockDim.x + threadIdx.x] = __floats2half2_rn(v.x, __expf(v.w));\n}"
+    )
+    assert compile_source(source, arch="gfx1030", name="own.hip").log == ""
+
+
 def test_a_missing_temporary_folder_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path / "gone"))
     with pytest.raises(ToolchainError, match=f"TMPDIR={tmp_path}/gone is not a folder"):
-        compile_source(EMPTY_KERNEL, arch="gfx1030")
+        build(EMPTY_KERNEL)
     monkeypatch.undo()
-    assert compile_source(EMPTY_KERNEL, arch="gfx1030").code_object
+    assert build(EMPTY_KERNEL).code_object
 
 
 def test_threads_compile_at_the_same_time() -> None:
@@ -218,21 +222,19 @@ def test_threads_compile_at_the_same_time() -> None:
 
     def compile_one(source: str) -> tuple[bytes, float, float]:
         start = time.monotonic()
-        code = compile_source(source, arch="gfx1030").code_object
+        code = build(source).code_object
         return code, start, time.monotonic()
 
     with ThreadPoolExecutor(2) as pool:
         results = list(pool.map(compile_one, sources))
-    assert [code for code, _, _ in results] == [
-        compile_source(source, arch="gfx1030").code_object for source in sources
-    ]
+    assert [code for code, _, _ in results] == [build(source).code_object for source in sources]
     assert max(results[0][1], results[1][1]) < min(results[0][2], results[1][2])
 
 
 def test_the_interpreter_runs_while_hiprtc_compiles() -> None:
     longest = 0.0
     with ThreadPoolExecutor(1) as pool:
-        running = pool.submit(compile_source, AXPY, arch="gfx1030")
+        running = pool.submit(build, AXPY)
         last = time.monotonic()
         while not running.done():
             time.sleep(0.001)
