@@ -6,7 +6,6 @@ constexpr int M_TILE = ${M_TILE};          // rows of x per workgroup
 constexpr int COLS = ${COLS};              // neighbouring columns per lane
 constexpr int WAVES = ${WAVES};            // waves per workgroup; they split K
 constexpr int STEP_ROWS = ${STEP_ROWS};    // word rows (8 of K) that a wave loads before it computes
-constexpr int GUARD_FROM = ${GUARD_FROM};  // rows of the tile below this always exist
 constexpr bool SHUFFLED = ${SHUFFLED};     // order of the codes in a word: see common/int4.hip
 constexpr int ZEROS = ${ZEROS};            // 0: all 8; 1: packed int32 [K/G, N/8]; 2: bytes [K/G, N]
 constexpr int ZERO_OFFSET = ${ZERO_OFFSET};  // added to packed zeros
@@ -30,10 +29,10 @@ constexpr int OUT_ALIGN = ${OUT_ALIGN};
 // A lane owns COLS columns, a wave 32 * COLS; the WAVES waves of a workgroup own the same columns
 // and take the steps of K in turn. A wave issues all loads of a step (STEP_ROWS weight words per
 // column, zeros, scales), then walks the words: 9 instructions decode 8 codes, 4 dots per row of x
-// use them. x is the same for all lanes: it comes from scalar loads, eight rows at a time, the next
-// word's load ahead of this word's dots, and is the scalar operand of the dot. Rows that are
-// misaligned or permuted are staged in LDS by each wave for its own step. Each wave leaves its sums
-// in LDS and the workgroup adds them in wave order: no atomics, the same bits every time.
+// use them. x is the same for all lanes: it comes from scalar loads, the next word's load ahead of
+// this word's dots, and is the scalar operand of the dot. Rows that are misaligned or permuted are
+// staged in LDS by each wave for its own step. Each wave leaves its sums in LDS and the workgroup
+// adds them in wave order: no atomics, the same bits every time.
 //
 // Limits: memory for M_TILE 1..4 (1.7 to 3.2 vector instructions per weight), vector issue above.
 #include "common/types.hip"
@@ -47,11 +46,13 @@ constexpr int STEP_K = 8 * STEP_ROWS;
 constexpr int STEPS = K / STEP_K;
 constexpr int GROUP_ROWS = GROUP < STEP_K ? GROUP / 8 : STEP_ROWS;  // word rows under one scale
 constexpr int STEP_GROUPS = STEP_ROWS / GROUP_ROWS;
-constexpr int X_ROWS = M_TILE < 8 ? M_TILE : 8;  // rows of x held in registers at a time
+// Rows of x held in scalar registers at a time, twice. Eight hide the loads' latency better, but only
+// the plain case leaves registers for them.
+constexpr bool PLAIN = M_TILE == 8 && STEPS % WAVES == 0 && GROUP <= STEP_K;
+constexpr int X_ROWS = M_TILE < 8 ? M_TILE : PLAIN ? 8 : 4;
 static_assert(K % STEP_K == 0 && K % GROUP == 0, "steps and groups tile K");
 static_assert(GROUP % STEP_K == 0 || STEP_K % GROUP == 0, "a step is groups or part of one");
 static_assert(WAVES <= STEPS && WAVES <= 32, "every wave has a step");
-static_assert(M_TILE % X_ROWS == 0 && TILE_N % 2 == 0, "rows come in blocks, outputs in pairs");
 static_assert(N % COLS == 0 && (ZEROS != 1 || N % 8 == 0), "lanes own whole columns");
 
 // One slab of LDS per wave: its staged x during the steps, then its sums.
@@ -60,72 +61,107 @@ constexpr int SUM_WORDS = M_TILE * TILE_N;
 constexpr int SLAB_WORDS = STAGE_WORDS > SUM_WORDS ? STAGE_WORDS : SUM_WORDS;
 static_assert(WAVES * SLAB_WORDS * 4 <= 65536, "the slabs fit in LDS");
 
+// Which rows of x a workgroup works on: M_TILE slots in two halves, the second ending at the last
+// row. With fewer than M_TILE rows the halves overlap, so no slot needs a guard of its own; a row
+// is stored once.
+constexpr u32 HALF = ceil_div(M_TILE, 2);
+struct Rows {
+  u32 first;   // row of slot 0
+  u32 second;  // row of slot HALF, relative to first
+  u32 stored;  // rows below this one (relative) belong to the workgroup before
+};
+DEVICE Rows tile_rows(u32 rows) {
+  const u32 begin = block_y() * M_TILE;
+  const u32 first = begin + M_TILE <= rows || begin == 0 ? begin : rows - M_TILE;
+  return {first, rows < M_TILE ? rows - HALF : M_TILE - HALF, begin - first};
+}
+DEVICE u32 row_of_slot(const Rows& rows, u32 slot) {
+  return slot < HALF ? slot : rows.second + slot - HALF;
+}
+
+struct Lane {  // byte offsets of the lane's first column
+  u32 word, zero, scale;
+  u32 shift;  // of its zero in the packed word
+};
+
+constexpr int ZERO_WORDS = ZEROS == 2 ? COLS : 1;
 struct Step {
   u32 words[STEP_ROWS][COLS];
-  Int4Zero zeros[STEP_GROUPS][COLS];
+  u32 zeros[STEP_GROUPS][ZERO_WORDS];  // as stored
   f16 scales[STEP_GROUPS][COLS];
 };
 
-// Zeros of group row `base`, columns n .. n + COLS - 1.
-DEVICE void load_zeros(GlobalBytes base, u32 n, Int4Zero (&zeros)[COLS]) {
+DEVICE void load_zeros(GlobalBytes base, u32 offset, u32 (&zeros)[ZERO_WORDS]) {
   if constexpr (ZEROS == 1) {
-    u32 word[1];
-    load<u32, 1>(base, launder_lane((n >> 3) * 4), word);
-    word[0] >>= (n & 7u) * 4;
-#pragma unroll
-    for (int c = 0; c < COLS; ++c) {
-      zeros[c] = int4_zero((word[0] >> (4 * c)) & 15u, ZERO_OFFSET);
-    }
+    load<u32, ZERO_WORDS>(base, offset, zeros);
   } else if constexpr (ZEROS == 2) {
     u8 bytes[COLS];
-    load<u8, COLS, Z_ALIGN>(base, launder_lane(n), bytes);
+    load<u8, COLS, Z_ALIGN>(base, offset, bytes);
 #pragma unroll
-    for (int c = 0; c < COLS; ++c) zeros[c] = int4_zero_byte(bytes[c]);
-  } else {
-#pragma unroll
-    for (int c = 0; c < COLS; ++c) zeros[c] = int4_zero(8, 0);
+    for (int c = 0; c < COLS; ++c) zeros[c] = bytes[c];
   }
 }
 
-DEVICE void load_step(Step& s, const u32* qweight, const void* zeros, const f16* scales, u32 step,
-                      u32 n) {
-  GlobalBytes w = global_bytes(qweight) + (u64)(step * STEP_ROWS) * (W_STRIDE * 4ull);
-  const u32 w_lane = launder_lane(n * 4);
+DEVICE Int4Zero decode_zero(const u32 (&zeros)[ZERO_WORDS], u32 shift, int c) {
+  if constexpr (ZEROS == 1) {
+    return int4_zero(__builtin_amdgcn_ubfe(zeros[0], shift + 4 * c, 4), ZERO_OFFSET);
+  } else if constexpr (ZEROS == 2) {
+    return int4_zero_byte(zeros[c]);
+  } else {
+    return int4_zero(8, 0);
+  }
+}
+
+DEVICE void load_step(Step& s, GlobalBytes words, GlobalBytes zeros, GlobalBytes scales, u32 step,
+                      Lane& lane) {
+  launder_lane(lane.word);
+  launder_lane(lane.zero);
+  launder_lane(lane.scale);
 #pragma unroll
   for (int r = 0; r < STEP_ROWS; ++r) {
-    w = launder_base(w);
-    load<u32, COLS>(w, w_lane, s.words[r]);
-    w += W_STRIDE * 4ull;
+    words = launder_base(words);
+    load<u32, COLS>(words, lane.word, s.words[r]);
+    words += W_STRIDE * 4ull;
   }
-  const u64 group = (u64)(step * STEP_K) / GROUP;
   constexpr u64 Z_BYTES = ZEROS == 1 ? 4 : 1;
-  GlobalBytes z = global_bytes((const char*)zeros) + group * (Z_STRIDE * Z_BYTES);
-  GlobalBytes sc = global_bytes(scales) + group * (S_STRIDE * 2ull);
-  const u32 s_lane = launder_lane(n * 2);
+  const u64 group = GROUP < STEP_K ? step * STEP_GROUPS : step / (GROUP / STEP_K);
+  zeros += group * (Z_STRIDE * Z_BYTES);
+  scales += group * (S_STRIDE * 2ull);
 #pragma unroll
   for (int g = 0; g < STEP_GROUPS; ++g) {
-    load<f16, COLS, S_ALIGN>(launder_base(sc), s_lane, s.scales[g]);
-    load_zeros(launder_base(z), n, s.zeros[g]);
-    sc += S_STRIDE * 2ull;
-    z += Z_STRIDE * Z_BYTES;
+    scales = launder_base(scales);
+    zeros = launder_base(zeros);
+    load<f16, COLS, S_ALIGN>(scales, lane.scale, s.scales[g]);
+    load_zeros(zeros, lane.zero, s.zeros[g]);
+    scales += S_STRIDE * 2ull;
+    zeros += Z_STRIDE * Z_BYTES;
   }
 }
 
-// x of word row `r` of the step, rows m0 .. m0 + X_ROWS - 1, in the pair order of the words.
+// Where x of the current step is: addresses of both halves' first rows, or the slab it is staged in.
+struct XSource {
+  u64 first, second;
+  const u32* staged;
+};
+
+// x of word row `r` of the step for slots m0 .. m0 + X_ROWS - 1.
 struct XRows {
   u32 pairs[X_ROWS][4];
 };
-DEVICE XRows load_x(u64 address, const u32* staged, i32 rows, int r, int m0) {
+DEVICE XRows load_x(XSource& source, int r, int m0) {
   XRows x;
+  // One load per word and row: loads merged over words would hold more scalar registers.
+  launder_scalar(source.first);
+  launder_scalar(source.second);
 #pragma unroll
   for (int i = 0; i < X_ROWS; ++i) {
     const int m = m0 + i;
-    if constexpr (X_SCALAR) {  // a row that does not exist repeats the last one and is not stored
-      const u32 row = m < GUARD_FROM ? m : (m < rows ? m : rows - 1);
-      load_scalar<4>(address + row * (X_STRIDE * 2u) + r * 16, x.pairs[i]);
-      if constexpr (!SHUFFLED) pairs_of_natural(x.pairs[i]);
+    if constexpr (X_SCALAR) {
+      const u64 row = m < HALF ? source.first + m * (X_STRIDE * 2ull)
+                               : source.second + (m - HALF) * (X_STRIDE * 2ull);
+      load_scalar<4>(row + r * 16, x.pairs[i]);
     } else {
-      const u32x4 v = *(const u32x4*)(staged + (r * M_TILE + m) * 4);
+      const u32x4 v = *(const u32x4*)(source.staged + (r * M_TILE + m) * 4);
 #pragma unroll
       for (int j = 0; j < 4; ++j) x.pairs[i][j] = v[j];
     }
@@ -133,17 +169,17 @@ DEVICE XRows load_x(u64 address, const u32* staged, i32 rows, int r, int m0) {
   return x;
 }
 
-// The wave brings x of one step into its slab: [word row][m][4 pairs].
-DEVICE void stage_x(const f16* x, const i32* perm, i32 rows, u32 step, u32* staged) {
+// The wave brings x of one step into its slab: [word row][slot][4 pairs].
+DEVICE void stage_x(const f16* x, const i32* perm, const Rows& rows, u32 step, u32* staged) {
   constexpr int ITEMS = STEP_ROWS * M_TILE;
   const GlobalBytes base = global_bytes(x);
   wave_barrier();
 #pragma unroll
   for (int first = 0; first < ITEMS; first += 32) {
     const u32 item = first + lane_id();
-    if (ITEMS % 32 != 0 && first + 32 > ITEMS && item >= ITEMS) break;
-    const u32 m = item / STEP_ROWS, r = item % STEP_ROWS;
-    const u32 row = (m < (u32)rows ? m : rows - 1) * X_STRIDE;
+    if (first + 32 > ITEMS && item >= ITEMS) break;
+    const u32 slot = item / STEP_ROWS, r = item % STEP_ROWS;
+    const u32 row = row_of_slot(rows, slot) * X_STRIDE;
     const u32 k = step * STEP_K + r * 8;
     u32 pairs[4];
     if constexpr (HAS_PERM || X_ALIGN < 4) {
@@ -159,110 +195,150 @@ DEVICE void stage_x(const f16* x, const i32* perm, i32 rows, u32 step, u32* stag
       load<u32, 4, X_ALIGN>(base, (row + k) * 2, pairs);
     }
     if constexpr (!SHUFFLED) pairs_of_natural(pairs);
-    *(u32x4*)(staged + (r * M_TILE + m) * 4) = u32x4{pairs[0], pairs[1], pairs[2], pairs[3]};
+    *(u32x4*)(staged + (r * M_TILE + slot) * 4) = u32x4{pairs[0], pairs[1], pairs[2], pairs[3]};
   }
   wave_barrier();
 }
 
-// sums += the step's share. One dot chain per (row, column) runs through all words of a group.
-DEVICE void multiply(const Step& s, u64 x_address, const u32* staged, i32 rows,
-                     float (&sums)[M_TILE][COLS]) {
+// chain += the products of one word row with X_ROWS rows of x, for every column.
+template <bool START>
+DEVICE void dot_rows(const u32 (&w)[COLS][4], const XRows& x, int m0, float (&chain)[M_TILE][COLS]) {
+#pragma unroll
+  for (int c = 0; c < COLS; ++c) {
+#pragma unroll
+    for (int i = 0; i < X_ROWS; ++i) {
+      const u32(&pairs)[4] = x.pairs[i];
+      float& sum = chain[m0 + i][c];
+      if constexpr (START) {
+        sum = dot2_start<X_SCALAR>(pairs[0], w[c][0]);
+      } else {
+        sum = dot2(pairs[0], w[c][0], sum);
+      }
+#pragma unroll
+      for (int j = 1; j < 4; ++j) sum = dot2(pairs[j], w[c][j], sum);
+    }
+  }
+}
+
+// sums += the step's share. One dot chain per (slot, column) runs through all words of a group.
+DEVICE void multiply(const Step& s, u32 zero_shift, XSource& source, float (&sums)[M_TILE][COLS]) {
   float chain[M_TILE][COLS];
-  XRows next = load_x(x_address, staged, rows, 0, 0);
+  Int4Zero zeros[COLS];
+  // NOTE: the fences keep the scalar loads of x in their place. Hoisted, they meet the row addresses
+  // of the weights or each other, and scalar registers spill.
+  if constexpr (M_TILE >= 4) schedule_fence();
+  XRows next = load_x(source, 0, 0);
 #pragma unroll
   for (int r = 0; r < STEP_ROWS; ++r) {
+    const int g = r / GROUP_ROWS;
+    if (r % GROUP_ROWS == 0) {
+#pragma unroll
+      for (int c = 0; c < COLS; ++c) zeros[c] = decode_zero(s.zeros[g], zero_shift, c);
+    }
     u32 w[COLS][4];
 #pragma unroll
     for (int m0 = 0; m0 < M_TILE; m0 += X_ROWS) {
-      // NOTE: without the fence scalar loads of later words are hoisted and scalar registers spill.
       if constexpr (M_TILE >= 4) schedule_fence();
-      const XRows x = next;
-      const bool last = m0 + X_ROWS == M_TILE;
-      if (!last || r + 1 < STEP_ROWS) {
-        next = load_x(x_address, staged, rows, last ? r + 1 : r, last ? 0 : m0 + X_ROWS);
+      XRows x = next;
+      if constexpr (X_SCALAR && !SHUFFLED) {
+#pragma unroll
+        for (int i = 0; i < X_ROWS; ++i) pairs_of_natural(x.pairs[i]);
       }
+      const bool row_done = m0 + X_ROWS == M_TILE;
+      if (!row_done || r + 1 < STEP_ROWS) {
+        next = load_x(source, row_done ? r + 1 : r, row_done ? 0 : m0 + X_ROWS);
+      }
+      if (m0 == 0) {
 #pragma unroll
-      for (int c = 0; c < COLS; ++c) {
-        if (m0 == 0) int4_decode(s.words[r][c], s.zeros[r / GROUP_ROWS][c], w[c]);
-#pragma unroll
-        for (int i = 0; i < X_ROWS; ++i) {
-          float& sum = chain[m0 + i][c];
-          const u32(&pairs)[4] = x.pairs[i];
-          sum = r % GROUP_ROWS == 0 ? dot2_start<X_SCALAR>(pairs[0], w[c][0])
-                                    : dot2(pairs[0], w[c][0], sum);
-#pragma unroll
-          for (int j = 1; j < 4; ++j) sum = dot2(pairs[j], w[c][j], sum);
-        }
+        for (int c = 0; c < COLS; ++c) int4_decode(s.words[r][c], zeros[c], w[c]);
+      }
+      if (r % GROUP_ROWS == 0) {
+        dot_rows<true>(w, x, m0, chain);
+      } else {
+        dot_rows<false>(w, x, m0, chain);
       }
     }
-    if (r % GROUP_ROWS == GROUP_ROWS - 1) {
+    if (r % GROUP_ROWS != GROUP_ROWS - 1) continue;
 #pragma unroll
-      for (int m = 0; m < M_TILE; ++m) {
+    for (int m = 0; m < M_TILE; ++m) {
 #pragma unroll
-        for (int c = 0; c < COLS; ++c) {
-          const float scale = (float)s.scales[r / GROUP_ROWS][c];
-          sums[m][c] = __builtin_fmaf(scale, chain[m][c], sums[m][c]);
-        }
+      for (int c = 0; c < COLS; ++c) {
+        sums[m][c] = __builtin_fmaf((float)s.scales[g][c], chain[m][c], sums[m][c]);
       }
     }
   }
 }
 
-// Adds the waves' sums in wave order and stores two neighbouring columns per thread.
-DEVICE void store_tile(const float* slabs, const f16* bias, f16* out, i32 rows) {
-  const u32 first_n = block_x() * TILE_N;
+// Each wave adds the sums of all waves, in wave order, for its share of the rows, and stores them.
+DEVICE void store_rows(const float* slabs, const f16* bias, f16* out, const Rows& rows, u32 wave,
+                       u32 n) {
+  u32 lane_bytes = n * 2;
+  launder_lane(lane_bytes);
 #pragma unroll
-  for (u32 o = thread_x() * 2; o < SUM_WORDS; o += WAVES * 64) {
-    const u32 m = o / TILE_N, n = first_n + o % TILE_N;
-    if (m >= (u32)rows || (N % TILE_N != 0 && n >= N)) continue;
-    f32x2 y = {0.0f, 0.0f};
+  for (u32 i = 0; i < ceil_div(M_TILE, WAVES); ++i) {
+    const u32 slot = wave + i * WAVES;
+    if (M_TILE % WAVES != 0 && slot >= M_TILE) break;
+    const u32 row = row_of_slot(rows, slot);
+    if (row < rows.stored || (slot >= HALF && row < HALF)) continue;  // stored by another slot
+    float y[COLS] = {};
+    const float* from = slabs + slot * TILE_N + lane_id() * COLS;
 #pragma unroll
-    for (int w = 0; w < WAVES; ++w) y += *(const f32x2*)(slabs + w * SLAB_WORDS + o);
-    const bool both = N % 2 == 0 || n + 1 < N;
-    if constexpr (HAS_BIAS) {
-      y.x += (float)bias[n];
-      if (both) y.y += (float)bias[n + 1];
+    for (int w = 0; w < WAVES; ++w) {
+      const Vec<float, COLS> part = *(const Vec<float, COLS>*)(from + w * SLAB_WORDS);
+#pragma unroll
+      for (int c = 0; c < COLS; ++c) y[c] = w == 0 ? part[c] : y[c] + part[c];
     }
-    GLOBAL f16* to = (GLOBAL f16*)(u64)out + m * OUT_STRIDE + n;
-    if constexpr (OUT_ALIGN % 4 == 0 && N % 2 == 0) {
-      *(GLOBAL f16x2*)to = f16x2{(f16)y.x, (f16)y.y};
-    } else {
-      to[0] = (f16)y.x;
-      if (both) to[1] = (f16)y.y;
+    f16 rounded[COLS];
+#pragma unroll
+    for (int c = 0; c < COLS; ++c) {
+      if constexpr (HAS_BIAS) y[c] += (float)*(const GLOBAL f16*)(global_bytes(bias) + lane_bytes + c * 2);
+      rounded[c] = (f16)y[c];
     }
+    GLOBAL char* to = (GLOBAL char*)(u64)out + row * (OUT_STRIDE * 2ull);
+    store<f16, COLS, OUT_ALIGN>(to, lane_bytes, rounded);
   }
 }
 
 KERNEL __launch_bounds__(WAVES * 32) void w4a16_decode(
     const f16* __restrict x, const u32* __restrict qweight, const void* __restrict zeros,
     const f16* __restrict scales, const i32* __restrict perm, const f16* __restrict bias,
-    f16* __restrict out, i32 rows) {
+    f16* __restrict out, i32 m) {
   __shared__ u32x4 slabs[WAVES * SLAB_WORDS / 4];
   const u32 wave = wave_id();
-  const u64 first_row = block_y() * (u64)M_TILE;
-  x += first_row * X_STRIDE;
-  out += first_row * OUT_STRIDE;
-  rows -= (i32)first_row;
-  u32 n = (block_x() * 32 + lane_id()) * COLS;
-  if (N % TILE_N != 0 && n > N - COLS) n = N - COLS;  // reads the last columns again, stores nothing
-
   u32* slab = (u32*)slabs + wave * SLAB_WORDS;
+  const Rows rows = tile_rows(m);
+  x += rows.first * (u64)X_STRIDE;
+  out += rows.first * (u64)OUT_STRIDE;
+
+  // Lanes past the last column read it again and store nothing.
+  const u32 column = (block_x() * 32 + lane_id()) * COLS;
+  const u32 n = N % TILE_N == 0 || column < N ? column : N - COLS;
+  Lane lane = {n * 4, ZEROS == 1 ? (n >> 3) * 4 : n, n * 2, (n & 7u) * 4};
+
   float sums[M_TILE][COLS] = {};
+  GlobalBytes words = global_bytes(qweight) + wave * (STEP_ROWS * W_STRIDE * 4ull);
+  XSource source = {(u64)x + wave * (STEP_K * 2), 0, slab};
+  u32 step = wave;
 #pragma unroll 1
-  for (u32 step = wave; step < STEPS; step += WAVES) {
+  for (int i = 0; i < ceil_div(STEPS, WAVES); ++i) {
+    if (STEPS % WAVES != 0 && step >= STEPS) break;
     Step s;
-    load_step(s, qweight, zeros, scales, step, n);
+    load_step(s, words, global_bytes((const char*)zeros), global_bytes(scales), step, lane);
+    source.second = source.first + rows.second * (X_STRIDE * 2ull);
     if constexpr (!X_SCALAR) stage_x(x, perm, rows, step, slab);
-    multiply(s, (u64)x + step * (STEP_K * 2), slab, rows, sums);
+    multiply(s, lane.shift, source, sums);
+    words = launder_base(words + WAVES * STEP_ROWS * W_STRIDE * 4ull);
+    source.first += WAVES * STEP_K * 2;
+    step += WAVES;
   }
 
 #pragma unroll
-  for (int m = 0; m < M_TILE; ++m) {
+  for (int slot = 0; slot < M_TILE; ++slot) {
+    Vec<float, COLS> row;
 #pragma unroll
-    for (int c = 0; c < COLS; ++c) {
-      ((float*)slab)[m * TILE_N + lane_id() * COLS + c] = sums[m][c];
-    }
+    for (int c = 0; c < COLS; ++c) row[c] = sums[slot][c];
+    *(Vec<float, COLS>*)((float*)slab + slot * TILE_N + lane_id() * COLS) = row;
   }
   block_barrier();
-  store_tile((const float*)slabs, bias, out, rows);
+  if (N % TILE_N == 0 || column < N) store_rows((const float*)slabs, bias, out, rows, wave, n);
 }

@@ -22,7 +22,6 @@ struct RowTile {
   static constexpr int CHUNKS = K / 32;
   static constexpr int ROUNDS = ceil_div(CHUNKS, LANES);
   static constexpr bool RAGGED = CHUNKS % LANES != 0;  // some lanes sit out the last round
-  static constexpr bool RESIDENT = BLOCK == ROUNDS;    // a lane's codes all fit its registers
   static constexpr int ROW_BYTES = K / 2;
   static constexpr int GROUPS = K / GROUP;
   static constexpr int SPAN = LANES * 32;  // codes of a row per round
@@ -31,12 +30,31 @@ struct RowTile {
   static_assert(ROUNDS % BLOCK == 0, "blocks tile the rounds");
 };
 
-// Where the rows of one matrix start (wave-uniform).
+// One matrix: codes [rows, K / 2] bytes, fp16 scales [rows, K / GROUP], zeros [rows / 2, K / GROUP]
+// bytes, low nibble = even row.
+struct Int4Matrix {
+  const u8* codes;
+  const f16* scales;
+  const u8* zeros;
+};
+
+// Where a wave's rows start (wave-uniform).
 template <class Tile>
 struct RowBases {
   GlobalBytes codes[Tile::ROWS];
   GlobalBytes scales[Tile::ROWS];
-  GlobalBytes zeros[Tile::ROWS];  // [rows / 2, groups] bytes, low nibble = even row
+  GlobalBytes zeros[Tile::ROWS];
+  u32 zero_shift[Tile::ROWS];  // of this lane's row in its byte of zeros
+
+  // The lane's row r is row first + its side; first is even where SIDE is.
+  MEMBER void set(int r, const Int4Matrix& matrix, u64 first) {
+    codes[r] = launder_base(global_bytes(matrix.codes) + first * Tile::ROW_BYTES);
+    scales[r] = launder_base(global_bytes(matrix.scales) + first * (Tile::GROUPS * 2));
+    if constexpr (Tile::HAS_ZEROS)
+      zeros[r] = launder_base(global_bytes(matrix.zeros) + first / 2 * Tile::GROUPS);
+    const u32 row = Tile::SIDE == 1 ? (u32)first : lane_id() / Tile::LANES;
+    zero_shift[r] = (row & 1) * 4;
+  }
 };
 
 // What one lane has to add to a row's base, in bytes.
@@ -45,7 +63,7 @@ struct LaneOffsets {
   u32 chunk;  // position in the row's team of lanes
   u32 codes, scales, zeros, x;
 
-  DEVICE explicit LaneOffsets(u32 lane) {
+  MEMBER explicit LaneOffsets(u32 lane) {
     const u32 side = lane / Tile::LANES;
     chunk = lane % Tile::LANES;
     codes = side * Tile::ROW_BYTES + chunk * 16;
@@ -59,20 +77,20 @@ struct LaneOffsets {
   }
 
   // The group of this lane's chunk in a round, without the part that is in scales and zeros.
-  DEVICE u32 group(u32 round) const {
+  MEMBER u32 group(u32 round) const {
     if constexpr (Tile::SPAN % Tile::GROUP == 0) return round * (Tile::SPAN / Tile::GROUP);
     if constexpr (Tile::GROUP % Tile::SPAN == 0) return round * Tile::SPAN / Tile::GROUP;
     return (round * Tile::SPAN + chunk * 32) / Tile::GROUP;
   }
 
-  DEVICE bool has_chunk(u32 round) const {
+  MEMBER bool has_chunk(u32 round) const {
     return !Tile::RAGGED || round * Tile::LANES + chunk < Tile::CHUNKS;
   }
 };
 
 template <class Tile>
 struct RowBlock {
-  u32 codes[Tile::BLOCK][Tile::ROWS][4];
+  u32x4 codes[Tile::BLOCK][Tile::ROWS];
   u16 scale[Tile::BLOCK][Tile::ROWS];
   u8 zeros[Tile::BLOCK][Tile::ROWS];
 };
@@ -86,48 +104,71 @@ DEVICE GlobalBytes far_base(GlobalBytes base, u32 bytes) {
 template <class Tile>
 DEVICE void load_rows(RowBlock<Tile>& block, const RowBases<Tile>& bases,
                       const LaneOffsets<Tile>& lane, u32 first) {
+  u32 lane_codes = lane.codes, lane_scales = lane.scales, lane_zeros = lane.zeros;
 #pragma unroll
   for (int i = 0; i < Tile::BLOCK; ++i) {
     if (!lane.has_chunk(first + i)) continue;
+    launder_lane(lane_codes);
+    launder_lane(lane_scales);
+    if constexpr (Tile::HAS_ZEROS) launder_lane(lane_zeros);
     const u32 step = i * Tile::LANES * 16, group = lane.group(first + i);
 #pragma unroll
     for (int r = 0; r < Tile::ROWS; ++r) {
       const GlobalBytes codes = bases.codes[r] + first * (Tile::LANES * 16);
-      load<u32, 4>(far_base(codes, step), lane.codes + step % 2048, block.codes[i][r]);
-      block.scale[i][r] = *(const GLOBAL u16*)(bases.scales[r] + lane.scales + group * 2);
+      block.codes[i][r] = *(const GLOBAL u32x4*)(far_base(codes, step) + lane_codes + step % 2048);
+      block.scale[i][r] = *(const GLOBAL u16*)(bases.scales[r] + lane_scales + group * 2);
       if constexpr (Tile::HAS_ZEROS)
-        block.zeros[i][r] = *(const GLOBAL u8*)(bases.zeros[r] + lane.zeros + group);
+        block.zeros[i][r] = *(const GLOBAL u8*)(bases.zeros[r] + lane_zeros + group);
     }
   }
 }
 
+// Four words of x, 8 halves in order of k, brought into pair order: one byte permute each.
+DEVICE void to_pair_order(u32 (&x)[4]) {
+  constexpr u32 LOW_HALVES = 0x05040100, HIGH_HALVES = 0x07060302;
+  const u32 x0 = x[0], x1 = x[1], x2 = x[2], x3 = x[3];
+  x[0] = __builtin_amdgcn_perm(x2, x0, LOW_HALVES);
+  x[1] = __builtin_amdgcn_perm(x2, x0, HIGH_HALVES);
+  x[2] = __builtin_amdgcn_perm(x3, x1, LOW_HALVES);
+  x[3] = __builtin_amdgcn_perm(x3, x1, HIGH_HALVES);
+}
+
 // sums[q][r] += row r . x[q] over the block's rounds, for COUNT vectors x[q] (wave-uniform bases).
-// zero_shift[r]: bit position of row r's zero in its byte.
 template <class Tile, int COUNT, int MOST>
 DEVICE void multiply_rows(float (&sums)[MOST][Tile::ROWS], const RowBlock<Tile>& block,
-                          const LaneOffsets<Tile>& lane, const u32 (&zero_shift)[Tile::ROWS],
+                          const RowBases<Tile>& bases, const LaneOffsets<Tile>& lane,
                           const GlobalBytes (&x)[MOST], u32 first) {
+  GlobalBytes x_block[COUNT];
+#pragma unroll
+  for (int q = 0; q < COUNT; ++q) x_block[q] = x[q] + first * (Tile::LANES * 64);
+  u32 lane_x = lane.x, far_before = 0;
 #pragma unroll
   for (int i = 0; i < Tile::BLOCK; ++i) {
     if (!lane.has_chunk(first + i)) continue;
     Int4Zero zero[Tile::ROWS];
 #pragma unroll
     for (int r = 0; r < Tile::ROWS; ++r)
-      zero[r] = int4_zero(Tile::HAS_ZEROS ? block.zeros[i][r] >> zero_shift[r] & 15u : 8u, 0);
+      zero[r] = int4_zero(Tile::HAS_ZEROS ? block.zeros[i][r] >> bases.zero_shift[r] & 15u : 8u, 0);
+    // Beyond the reach of the immediate, one token moves its base on; several move the lane's
+    // offset instead (one vector add), since their bases would not fit the scalar registers.
+    const u32 step = i * Tile::LANES * 64, far = step / 2048 * 2048;
     GlobalBytes x_round[COUNT];
 #pragma unroll
     for (int q = 0; q < COUNT; ++q)
-      x_round[q] = launder_base(x[q] + (first + i) * (Tile::LANES * 64));
+      x_round[q] = MOST == 1 ? far_base(x_block[q], step) : x_block[q];
+    if (MOST > 1) lane_x += far - far_before;
+    far_before = far;
     float dots[COUNT][Tile::ROWS];
+    launder_lane(lane_x);
 #pragma unroll
     for (int word = 0; word < 4; ++word) {
       // NOTE: with several tokens the scheduler would otherwise gather every load of x first.
-      if constexpr (COUNT > 1) schedule_fence();
+      if constexpr (MOST > 1) schedule_fence();
       u32 pairs_x[COUNT][4];
 #pragma unroll
       for (int q = 0; q < COUNT; ++q) {
-        load<u32, 4>(x_round[q], lane.x + word * 16, pairs_x[q]);
-        if constexpr (!Tile::PAIR_ORDER) pairs_of_natural(pairs_x[q]);
+        load<u32, 4>(x_round[q] + lane_x, step - far + word * 16, pairs_x[q]);
+        if constexpr (!Tile::PAIR_ORDER) to_pair_order(pairs_x[q]);
       }
 #pragma unroll
       for (int r = 0; r < Tile::ROWS; ++r) {
@@ -150,4 +191,35 @@ DEVICE void multiply_rows(float (&sums)[MOST][Tile::ROWS], const RowBlock<Tile>&
         sums[q][r] =
             __builtin_fmaf((float)bits<f16>(block.scale[i][r]), dots[q][r], sums[q][r]);
   }
+}
+
+template <class Tile, int COUNT, int MOST>
+DEVICE void dot_rows_of(float (&sums)[MOST][Tile::ROWS], const RowBases<Tile>& bases,
+                        const LaneOffsets<Tile>& lane, const GlobalBytes (&x)[MOST]) {
+#pragma unroll
+  for (int q = 0; q < COUNT; ++q)
+#pragma unroll
+    for (int r = 0; r < Tile::ROWS; ++r) sums[q][r] = 0.0f;
+#pragma unroll 1
+  for (u32 first = 0; first < Tile::ROUNDS; first += Tile::BLOCK) {
+    RowBlock<Tile> block;
+    load_rows<Tile>(block, bases, lane, first);
+    multiply_rows<Tile, COUNT>(sums, block, bases, lane, x, first);
+  }
+}
+
+// sums[q][r] = row r . x[q] over this lane's share of K, for the first count (1..MOST) vectors.
+// The body is specialised on the number of vectors, behind one uniform branch; the rows' loads
+// are inside, since codes kept in registers across the branch cost copies and spills.
+template <class Tile, int MOST>
+DEVICE void dot_rows(float (&sums)[MOST][Tile::ROWS], const RowBases<Tile>& bases,
+                     const LaneOffsets<Tile>& lane, const GlobalBytes (&x)[MOST], i32 count) {
+  if (count == 1)
+    dot_rows_of<Tile, 1>(sums, bases, lane, x);
+  else if (MOST > 2 && count == 2)
+    dot_rows_of<Tile, (MOST < 2 ? MOST : 2)>(sums, bases, lane, x);
+  else if (MOST > 3 && count == 3)
+    dot_rows_of<Tile, (MOST < 3 ? MOST : 3)>(sums, bases, lane, x);
+  else
+    dot_rows_of<Tile, MOST>(sums, bases, lane, x);
 }

@@ -3,13 +3,11 @@
 #include "common/types.hip"
 
 // Hides where a value comes from. NOTE: without it the compiler turns base + offset into a 64-bit
-// vector address, two VALU instructions per load. Launder the lane offset in the basic block of
-// the loads, and a base after each advance (else constant offsets beyond the immediate's range are
-// folded back into vector adds).
-DEVICE u32 launder_lane(u32 offset) {
-  asm("" : "+v"(offset));
-  return offset;
-}
+// vector address, two VALU instructions per load. Launder a lane offset in the basic block of its
+// loads (in place: a laundered copy costs a move), and a base after each advance, else constant
+// offsets beyond the immediate's range are folded back into vector adds.
+DEVICE void launder_lane(u32& offset) { asm("" : "+v"(offset)); }
+DEVICE void launder_scalar(u64& address) { asm("" : "+s"(address)); }
 DEVICE GlobalBytes launder_base(GlobalBytes base) {
   asm("" : "+s"(base));
   return base;
@@ -34,9 +32,30 @@ DEVICE void load(GlobalBytes base, u32 offset, T (&out)[COUNT]) {
   }
 }
 
-// COUNT 32-bit words at a wave-uniform address (multiple of 4): scalar loads.
+// COUNT elements of T to an address that is a multiple of ALIGN bytes.
+template <class T, int COUNT, int ALIGN = sizeof(T) * COUNT>
+DEVICE void store(GLOBAL char* base, u32 offset, const T (&in)[COUNT]) {
+  constexpr int WIDTH = sizeof(T) * COUNT < ALIGN ? COUNT : ALIGN / sizeof(T);
+  static_assert(WIDTH > 0 && COUNT % WIDTH == 0, "elements are aligned, vectors tile the row");
+  if constexpr (WIDTH == 1) {
+#pragma unroll
+    for (int i = 0; i < COUNT; ++i) *(GLOBAL T*)(base + offset + i * sizeof(T)) = in[i];
+  } else {
+#pragma unroll
+    for (int i = 0; i < COUNT; i += WIDTH) {
+      Vec<T, WIDTH> v;
+#pragma unroll
+      for (int j = 0; j < WIDTH; ++j) v[j] = in[i + j];
+      *(GLOBAL Vec<T, WIDTH>*)(base + offset + i * sizeof(T)) = v;
+    }
+  }
+}
+
+// COUNT 32-bit words at a wave-uniform address (multiple of 4): one scalar load.
 template <int COUNT>
 DEVICE void load_scalar(u64 address, u32 (&out)[COUNT]) {
+  using Words = u32 __attribute__((ext_vector_type(COUNT), aligned(4)));
+  const Words v = *(const CONSTANT Words*)address;
 #pragma unroll
-  for (int i = 0; i < COUNT; ++i) out[i] = ((const CONSTANT u32*)address)[i];
+  for (int i = 0; i < COUNT; ++i) out[i] = v[i];
 }

@@ -16,6 +16,20 @@ struct Router {
 
 constexpr u32 DEAD = ~0u;
 
+// One bit per lane, in a scalar register: whether the lane's value equals (differs from) a uniform
+// one. One compare instruction.
+constexpr int COMPARE_EQUAL = 32, COMPARE_DIFFERENT = 33;
+DEVICE u32 lanes_equal(u32 value, u32 other) {
+  return (u32)__builtin_amdgcn_uicmp(value, other, COMPARE_EQUAL);
+}
+DEVICE u32 lanes_equal(i32 value, i32 other) { return lanes_equal((u32)value, (u32)other); }
+DEVICE u32 lanes_equal(i64 value, i64 other) {
+  return (u32)__builtin_amdgcn_uicmpl((u64)value, (u64)other, COMPARE_EQUAL);
+}
+DEVICE u32 lanes_differ(u32 value, u32 other) {
+  return (u32)__builtin_amdgcn_uicmp(value, other, COMPARE_DIFFERENT);
+}
+
 // Scalar instructions only: a workgroup of a dead slot must not cost a vector instruction.
 template <bool HAS_MAP, class Id>
 DEVICE u32 expert_of_slot(const Router<Id>& router, u32 slot) {
@@ -44,48 +58,59 @@ DEVICE u32 expert_of_lane(const Router<Id>& router, u32 slot, u32 num_slots) {
   return expert;
 }
 
-// A set of slots, one bit each, in scalar registers.
-template <int SLOTS>
-struct SlotSet {
-  static constexpr int WORDS = ceil_div(SLOTS, 32);
-  u32 words[WORDS];
+// Bits of word i of a set that holds the slots below end.
+DEVICE u32 bits_below(u32 end, u32 i) {
+  return end <= i * 32 ? 0 : end - i * 32 >= 32 ? ~0u : (1u << (end - i * 32)) - 1;
+}
 
-  DEVICE bool empty() const {
-    u32 any = 0;
-#pragma unroll
-    for (int i = 0; i < WORDS; ++i) any |= words[i];
-    return any == 0;
+// Live slots of one wave in LDS, slots of one expert next to each other and in ascending order.
+// Each wave fills and reads a list of its own, so no barrier of the workgroup is needed. Entries
+// pack expert, token and slot; READ_AHEAD sentinels close the list.
+template <int TOKENS, int TOP_K, int READ_AHEAD>
+struct SlotList {
+  static constexpr int SLOTS = TOKENS * TOP_K;
+  static constexpr int WORDS = ceil_div(SLOTS, 32);  // one bit per slot, 32 slots to a word
+  static_assert(SLOTS <= 512 && TOKENS <= 16, "slot and token fit their bits");
+  static constexpr int TOKEN_BIT = 9, EXPERT_BIT = 13;
+  u32 entries[SLOTS + READ_AHEAD];
+
+  // Appends the slots first + lane of the lanes in set; returns the new length.
+  MEMBER u32 append(u32 length, u32 set, u32 first, u32 expert) {
+    const u32 slot = first + lane_id();
+    const u32 place = length + __builtin_amdgcn_mbcnt_lo(set, 0);
+    if (set >> lane_id() & 1)
+      entries[place] = expert << EXPERT_BIT | slot / TOP_K << TOKEN_BIT | slot;
+    return length + __builtin_popcount(set);
   }
 
-  // Removes the lowest slot and returns it; 0 if there is none.
-  DEVICE u32 take() {
-    u32 slot = 0;
-    bool found = false;
-#pragma unroll
-    for (int i = 0; i < WORDS; ++i)
-      if (!found && words[i] != 0) {
-        slot = i * 32 + __builtin_ctz(words[i]);
-        words[i] &= words[i] - 1;
-        found = true;
-      }
-    return slot;
-  }
-
-  // Removes the members of other.
-  DEVICE void remove(const SlotSet& other) {
-#pragma unroll
-    for (int i = 0; i < WORDS; ++i) words[i] &= ~other.words[i];
+  MEMBER void close(u32 length) {
+    if (lane_id() < READ_AHEAD) entries[length + lane_id()] = DEAD;
+    wave_barrier();
   }
 };
 
-// Takes up to COUNT slots; returns how many there were. Slots beyond repeat slot 0.
-template <int COUNT, int SLOTS>
-DEVICE int take_slots(SlotSet<SLOTS>& set, u32 (&slots)[COUNT]) {
-  int count = 0;
+// Up to COUNT neighbouring entries of one expert, in scalar registers.
+template <int COUNT>
+struct SlotBatch {
+  u32 expert, slot[COUNT], token[COUNT];
+  i32 count;
+
+  MEMBER explicit SlotBatch(u32 only) : expert(0), slot{only}, token{0}, count(1) {}
+
+  template <class List>
+  MEMBER SlotBatch(const List& list, u32 begin) {
+    u32 entry[COUNT];
 #pragma unroll
-  for (int q = 0; q < COUNT; ++q) {
-    count += set.empty() ? 0 : 1;
-    slots[q] = set.take();
+    for (int q = 0; q < COUNT; ++q) entry[q] = uniform(list.entries[begin + q]);
+    expert = entry[0] >> List::EXPERT_BIT;
+    count = 0;
+#pragma unroll
+    for (int q = 0; q < COUNT; ++q) {
+      const bool same = entry[q] >> List::EXPERT_BIT == expert;
+      count += same ? 1 : 0;
+      const u32 valid = same ? entry[q] : entry[0];
+      slot[q] = valid & ((1u << List::TOKEN_BIT) - 1);
+      token[q] = valid >> List::TOKEN_BIT & ((1u << (List::EXPERT_BIT - List::TOKEN_BIT)) - 1);
+    }
   }
-  return count;
-}
+};

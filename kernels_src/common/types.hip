@@ -10,13 +10,15 @@
 #define __shared__ __attribute__((shared))
 #endif
 #define KERNEL extern "C" __global__
-#define DEVICE static __device__ __attribute__((always_inline)) inline
+#define DEVICE static __device__ __attribute__((always_inline, unused)) inline
+#define MEMBER __device__ __attribute__((always_inline, unused)) inline
 
 using u8 = unsigned char;
 using u16 = unsigned short;
 using u32 = unsigned int;
 using u64 = unsigned long long;
 using i32 = int;
+using i64 = long long;
 using f16 = _Float16;
 
 template <class T, int COUNT>

@@ -1,0 +1,180 @@
+// MoE int4 decode, stage 2: down projection, router weights and the sum over a token's slots.
+//
+//   out[m, h] = fp16( sum over live slots of weight * (W2[e, h] . act[slot]) + residual[m, h] )
+//
+// w2      [E, H, I / 2] bytes, code k of a row in byte k / 2, low nibble = even k
+// scales  fp16 [E, H, I / G]; zeros bytes [E, H / 2, I / G], low nibble = even row (z = 8 without)
+// act     fp16 [tokens, TOP_K, I] as stage 1 stores it: each octet in pair order (int4_rows)
+// out     fp16 [tokens, H], every element written; residual may be out itself
+//
+// A workgroup owns TILE = ROWS * 32 / LANES output columns of all tokens. Its waves take the
+// experts with live slots in turn, each expert once for up to BATCH tokens at a time, its codes
+// kept in registers; they add into rows of LDS of their own, which are summed in wave order after
+// the one barrier. No atomics, nothing zeroed beforehand, no combine launch.
+
+// ---- specialisation ----
+constexpr int TOKENS = ${TOKENS};
+constexpr int TOP_K = ${TOP_K};
+constexpr int HIDDEN = ${HIDDEN};
+constexpr int INTERMEDIATE = ${INTERMEDIATE};
+constexpr int GROUP_SIZE = ${GROUP_SIZE};
+constexpr bool HAS_ZEROS = ${HAS_ZEROS};
+constexpr bool HAS_MAP = ${HAS_MAP};
+constexpr bool HAS_RESIDUAL = ${HAS_RESIDUAL};
+using Id = ${ID_TYPE};
+using RouterWeight = ${WEIGHT_TYPE};
+constexpr int LANES = ${LANES};
+constexpr int ROWS = ${ROWS};
+constexpr int BLOCK = ${BLOCK};
+constexpr int WAVES = ${WAVES};
+// ---- end of specialisation ----
+
+#include "common/int4_rows.hip"
+#include "common/moe_slots.hip"
+
+constexpr int BATCH = TOKENS < 4 ? TOKENS : 4;
+using Tile = RowTile<INTERMEDIATE, GROUP_SIZE, LANES, ROWS, BLOCK, HAS_ZEROS, true>;
+using List = SlotList<TOKENS, TOP_K, BATCH>;
+constexpr int TILE = ROWS * Tile::SIDE;
+
+static_assert(HIDDEN % TILE == 0, "workgroups tile the columns");
+static_assert(TILE % 2 == 0 || !HAS_ZEROS, "a tile starts at a whole byte of zeros");
+
+struct Operands {
+  const f16* act;
+  Int4Matrix w2;
+  const RouterWeight* topk_weights;
+};
+
+DEVICE RowBases<Tile> rows_of(const Operands& in, u32 expert, u32 column) {
+  RowBases<Tile> bases;
+#pragma unroll
+  for (int r = 0; r < ROWS; ++r)
+    bases.set(r, in.w2, expert * (u64)HIDDEN + (column + r * Tile::SIDE));
+  return bases;
+}
+
+DEVICE float router_weight(const Operands& in, u32 slot) {
+  return (float)*(const GLOBAL RouterWeight*)(global_bytes(in.topk_weights) +
+                                              slot * (u32)sizeof(RouterWeight));
+}
+
+// One token: a wave's slots add up in registers, one reduction at the end.
+DEVICE void one_token(float* partial, const Operands& in, const Router<Id>& router, u32 column) {
+  const LaneOffsets<Tile> lane(lane_id());
+  const u32 experts = expert_of_lane<HAS_MAP>(router, lane_id(), TOP_K);
+  u32 live = lanes_differ(experts, DEAD);
+  float total[ROWS] = {};
+  for (u32 turn = 0; live != 0; ++turn) {
+    const u32 slot = __builtin_ctz(live);
+    live &= live - 1;
+    if (turn % WAVES != wave_id()) continue;
+    const float weight = router_weight(in, slot);
+    const u32 expert = __builtin_amdgcn_readlane(experts, slot);
+    const GlobalBytes x[1] = {global_bytes(in.act) + slot * (INTERMEDIATE * 2)};
+    float sums[1][ROWS];
+    dot_rows<Tile>(sums, rows_of(in, expert, column), lane, x, 1);
+#pragma unroll
+    for (int r = 0; r < ROWS; ++r) total[r] = __builtin_fmaf(weight, sums[0][r], total[r]);
+  }
+#pragma unroll
+  for (int r = 0; r < ROWS; ++r) {
+    const float sum = sum_lanes<LANES>(total[r]);
+    if (lane.chunk == 0) partial[r * Tile::SIDE + lane_id() / LANES] = sum;
+  }
+}
+
+// Lists the live slots whose experts fall to this wave, expert by expert; returns their number.
+DEVICE u32 list_live_slots(List& list, const Router<Id>& router, u32 num_slots) {
+  u32 experts[List::WORDS], live[List::WORDS];
+#pragma unroll
+  for (int i = 0; i < List::WORDS; ++i) {
+    experts[i] = expert_of_lane<HAS_MAP>(router, i * 32 + lane_id(), num_slots);
+    live[i] = lanes_differ(experts[i], DEAD);
+  }
+  u32 length = 0, turn = 0;
+#pragma unroll
+  for (int i = 0; i < List::WORDS; ++i) {
+    for (; live[i] != 0; ++turn) {
+      const u32 expert = __builtin_amdgcn_readlane(experts[i], __builtin_ctz(live[i]));
+      const bool mine = turn % WAVES == wave_id();
+#pragma unroll
+      for (int j = i; j < List::WORDS; ++j) {
+        const u32 sharing = lanes_equal(experts[j], expert);
+        live[j] &= ~sharing;
+        if (mine) length = list.append(length, sharing, j * 32, expert);
+      }
+    }
+  }
+  list.close(length);
+  return length;
+}
+
+// Several tokens: slots of one expert share its codes; partial is [TOKENS][TILE].
+DEVICE void many_tokens(float* partial, List& list, const Operands& in,
+                        const Router<Id>& router, u32 column, u32 num_slots) {
+  const LaneOffsets<Tile> lane(lane_id());
+  for (u32 i = lane_id(); i < TOKENS * TILE; i += 32) partial[i] = 0.0f;
+  const u32 length = list_live_slots(list, router, num_slots);
+  for (u32 begin = 0; begin < length;) {
+    const SlotBatch<BATCH> batch(list, begin);
+    GlobalBytes x[BATCH];
+    float router_weights[BATCH];
+#pragma unroll
+    for (int q = 0; q < BATCH; ++q) {
+      x[q] = global_bytes(in.act) + batch.slot[q] * (INTERMEDIATE * 2);
+      router_weights[q] = router_weight(in, batch.slot[q]);
+    }
+    float sums[BATCH][ROWS];
+    dot_rows<Tile>(sums, rows_of(in, batch.expert, column), lane, x, batch.count);
+#pragma unroll
+    for (int q = 0; q < BATCH; ++q) {
+      if (q >= batch.count) continue;
+      float* row = partial + batch.token[q] * TILE + lane_id() / LANES;
+#pragma unroll
+      for (int r = 0; r < ROWS; ++r) {
+        const float sum = sum_lanes<LANES>(sums[q][r]);
+        if (lane.chunk == 0)
+          row[r * Tile::SIDE] = __builtin_fmaf(router_weights[q], sum, row[r * Tile::SIDE]);
+      }
+    }
+    begin += batch.count;
+  }
+}
+
+KERNEL __launch_bounds__(WAVES * 32) void moe_int4_down(
+    const f16* __restrict act, const u8* __restrict w2, const f16* __restrict scales,
+    const u8* __restrict zeros, const Id* __restrict topk_ids, const i32* __restrict expert_map,
+    const RouterWeight* __restrict topk_weights, const f16* residual, f16* out, int num_tokens,
+    int num_experts, int num_ids, int residual_stride, int out_stride) {
+  __shared__ float partial[WAVES][TOKENS * TILE];
+  __shared__ List lists[TOKENS > 1 ? WAVES : 1];
+  const Router<Id> router{topk_ids, expert_map, (u32)num_ids, (u32)num_experts};
+  const Operands in{act, {w2, scales, zeros}, topk_weights};
+  const u32 column = block_x() * TILE;
+  if constexpr (TOKENS == 1)
+    one_token(partial[wave_id()], in, router, column);
+  else
+    many_tokens(partial[wave_id()], lists[wave_id()], in, router, column, num_tokens * TOP_K);
+
+  // The residual is on its way while the waves meet.
+  constexpr int STEPS = ceil_div(TOKENS * TILE, WAVES * 32);
+  float sum[STEPS];
+#pragma unroll
+  for (int i = 0; i < STEPS; ++i) {
+    const u32 index = thread_x() + i * (WAVES * 32), m = index / TILE;
+    sum[i] = 0.0f;
+    if (HAS_RESIDUAL && m < num_tokens)
+      sum[i] = (float)residual[m * (u32)residual_stride + column + index % TILE];
+  }
+  block_barrier();
+#pragma unroll
+  for (int i = 0; i < STEPS; ++i) {
+    const u32 index = thread_x() + i * (WAVES * 32), m = index / TILE;
+    if (m >= num_tokens) continue;
+    float slots = 0.0f;
+#pragma unroll
+    for (int wave = 0; wave < WAVES; ++wave) slots += partial[wave][index];
+    out[m * (u32)out_stride + column + index % TILE] = (f16)(slots + sum[i]);
+  }
+}
