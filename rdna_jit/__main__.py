@@ -1,0 +1,36 @@
+"""`python -m rdna_jit COMMAND`: runs one of the package's commands."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+
+# Command -> (module, what it does). The module is imported when its command runs and has
+# `main(argv) -> exit code`.
+COMMANDS = {
+    "doctor": ("rdna_jit.doctor", "what was found and how, what is missing, what to do"),
+}
+
+
+def usage() -> str:
+    """The list of commands."""
+    rows = "\n".join(f"  {name:10} {text}" for name, (_, text) in COMMANDS.items())
+    return f"usage: python -m rdna_jit COMMAND [--help]\n\n{rows}"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command; 2 when there is no such command."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if arguments and arguments[0] in COMMANDS:
+        module, _ = COMMANDS[arguments[0]]
+        return int(importlib.import_module(module).main(arguments[1:]))
+    if arguments and arguments[0] in ("-h", "--help"):
+        print(usage())
+        return 0
+    print(usage(), file=sys.stderr)
+    return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())
