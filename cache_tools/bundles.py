@@ -8,7 +8,7 @@ from cache_tools import where
 from cache_tools.output import print_json, size_text
 from rdna_jit.cache import bundle
 from rdna_jit.cache.format import BadEntry
-from rdna_jit.cache.store import KERNELS, Store
+from rdna_jit.cache.store import KERNELS, EntryFile, Store
 from rdna_jit.errors import ContractError
 
 
@@ -26,9 +26,12 @@ def run_export(arguments: argparse.Namespace) -> int:
         chosen = [where.find(stores, key) for key in arguments.keys]
     else:
         kind = None if arguments.all else KERNELS
-        chosen = [(s, e.kind, e.key) for s in stores for e in s.entries(kind)]
-    if arguments.arch:
-        chosen = [entry for entry in chosen if _arch(*entry) == arguments.arch]
+        chosen = [
+            (store, entry.kind, entry.key)
+            for store in stores
+            for entry in store.entries(kind)
+            if not arguments.arch or _arch(store, entry) == arguments.arch
+        ]
     if not chosen:
         raise ContractError("there is nothing to export; `rdna-jit-cache list` shows the entries")
     summary = bundle.export_bundle(arguments.file, chosen)
@@ -51,9 +54,9 @@ def run_import(arguments: argparse.Namespace) -> int:
     return _report(arguments, summary, f"{store.root}:")
 
 
-def _arch(store: Store, kind: str, key: str) -> str:
+def _arch(store: Store, entry: EntryFile) -> str:
     try:
-        return str(store.header(kind, key).metadata.get("arch", ""))
+        return str(store.header(entry).metadata.get("arch", ""))
     except (OSError, BadEntry):
         return ""
 

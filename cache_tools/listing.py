@@ -77,7 +77,7 @@ def _rows(store: Store, kind: str | None) -> list[dict[str, Any]]:
     rows = []
     for entry in store.entries(kind):
         try:
-            record = store.header(entry.kind, entry.key)
+            record = store.header(entry)
         except (OSError, BadEntry):
             record = None
         rows.append(_row(store, entry, record, hits))
@@ -124,7 +124,7 @@ def _order(name: str) -> Any:
 
 
 def _cells(row: dict[str, Any]) -> tuple[str, ...]:
-    resources = next(iter(row["resources"].values()), {})
+    resources: dict[str, int] = next(iter(row["resources"].values()), {})
     name = row["kernel"] or (f"({row['kind']})" if row["readable"] else "(unreadable)")
     now = time.time()
     return (

@@ -43,7 +43,7 @@ def find(stores: list[Store], prefix: str) -> tuple[Store, str, str]:
     """(store, kind, key) of the one entry whose key starts with `prefix`."""
     if len(prefix) < MIN_PREFIX:
         raise ContractError(f"give at least {MIN_PREFIX} digits of the key")
-    found = {}
+    found: dict[tuple[str, str], Store] = {}
     for store in stores:
         for entry in store.entries():
             if entry.key.startswith(prefix):

@@ -41,10 +41,13 @@ def shrink(
     many as it takes to come under ``max_bytes``. (kind, key) pairs in ``held`` always stay.
     """
     now = time.time()
-    # A last use in the future comes from a clock that jumped: it counts as now.
-    files = sorted(store.entries(), key=lambda f: (min(f.used, now), min(f.created, now), f.key))
+    files = list(store.entries())
     total = sum(file.size for file in files)
     target = total if max_bytes is None or total <= max_bytes else int(max_bytes * TARGET)
+    if target == total and older_than is None:
+        return Pruned(0, 0, len(files), total)
+    # A last use in the future comes from a clock that jumped: it counts as now.
+    files.sort(key=lambda file: (min(file.used, now), min(file.created, now), file.key))
     removed = freed = 0
     keep: set[str] = set()
     for file in files:

@@ -32,6 +32,7 @@ _BODY = _PREFIX.size + 64
 UNSIGNED = bytes(32)
 DIGEST_PATTERN = re.compile(r"[0-9a-f]{64}")
 MAX_HEADER_BYTES = 1 << 20
+_decode_json = json.JSONDecoder().decode
 
 
 class BadEntry(Exception):
@@ -141,7 +142,7 @@ def _header_length(data: bytes) -> int:
 
 def _parse_header(data: bytes) -> dict[str, Any]:
     try:
-        header = json.loads(data)
+        header = _decode_json(data.decode())
     except ValueError as error:
         raise BadEntry("its header is not JSON") from error
     if not isinstance(header, dict):

@@ -193,17 +193,16 @@ class Store:
                         status.st_atime,
                     )
 
-    def header(self, kind: str, key: str) -> entry_format.Record:
+    def header(self, entry: EntryFile) -> entry_format.Record:
         """Key, kind and metadata alone, unverified, for listings. Does not count as a use.
 
         Raises OSError or BadEntry.
         """
-        path = self.path(kind, key)
-        data, _ = read_file(path, HEADER_GUESS, _quiet_flags())
+        data, _ = read_file(entry.path, HEADER_GUESS, _quiet_flags())
         needed = entry_format.header_bytes_needed(data)
         if needed > len(data):
-            data, _ = read_file(path, needed, _quiet_flags())
-        return entry_format.decode_header(data, key)
+            data, _ = read_file(entry.path, needed, _quiet_flags())
+        return entry_format.decode_header(data, entry.key)
 
     def check(self, kind: str, key: str) -> entry_format.Record:
         """The whole entry, verified, without setting anything aside and without counting as a

@@ -114,6 +114,6 @@ def test_long_usage_file_is_summed_up(store, monkeypatch):
     with open(path, "w") as file:
         file.write(f"{kept} 2\n{gone} 5\nnonsense\n{kept} 3\n{kept} x\n\n" * 10)
     monkeypatch.setattr(usage, "MAX_BYTES", 100)
-    eviction.shrink(store)
+    eviction.shrink(store, older_than=HOUR * 1000)
     assert usage.read(path) == {kept: 50}
     assert os.path.getsize(path) < 100

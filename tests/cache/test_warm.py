@@ -1,0 +1,127 @@
+"""`warm` with the real compiler."""
+
+import json
+
+import pytest
+
+from cache_tools import jobs
+from rdna_jit import cache, toolchain
+from rdna_jit.cache import KernelCache, Key
+from rdna_jit.cache.store import Store
+from rdna_jit.config import config
+from rdna_jit.errors import CompileError, ContractError
+from tests.cache.commands import command, command_json
+from tests.cache.fakes import must_not_compile
+
+pytestmark = pytest.mark.skipif(toolchain.search("hiprtc")[0] is None, reason="needs hiprtc")
+
+SOURCE = """extern "C" __global__ __launch_bounds__(64) void twice(float* x) {
+    x[__builtin_amdgcn_workitem_id_x()] *= %d.0f;
+}
+"""
+
+
+def write_recorded(path, numbers, arch="gfx1030", source=SOURCE):
+    with config.scope(record=path):
+        for n in numbers:
+            cache.record("twice", {"FACTOR": n}, arch, source=source % n)
+    return path
+
+
+@pytest.fixture
+def recorded(tmp_path):
+    return write_recorded(tmp_path / "run.jsonl", (2, 3))
+
+
+def test_recorded_kernels_are_compiled_for_each_arch_and_found(recorded, root, capsys):
+    archs = ("--arch", "gfx1030", "--arch", "gfx1010")
+    one = write_recorded(recorded.with_name("one.jsonl"), (2,))
+    made = command_json(capsys, "warm", "--recorded", one, "--dir", root, *archs)
+    assert made["counts"] == {"compiled": 2}
+    again = command_json(capsys, "warm", "--recorded", one, "--dir", root, *archs)
+    assert again["counts"] == {"present": 2}
+    key = Key.make(SOURCE % 2, (), "gfx1010", toolchain_identity())
+    entry = KernelCache(Store(root)).get_or_compile(key, must_not_compile)
+    assert entry.origin == "disk" and entry.code_object[:4] == b"\x7fELF"
+    assert entry.metadata["resources"]["twice"]["wavefront_size"] == 32
+    listed = command_json(capsys, "list", "--dir", root, "--arch", "gfx1010")
+    assert [row["values"] for row in listed] == [{"FACTOR": 2}]
+    status, out, _ = command(capsys, "show", key.digest[:10], "--isa", "--dir", root)
+    assert status == 0 and "s_endpgm" in out and "vgprs" in out
+
+
+def toolchain_identity():
+    from rdna_jit import compiler
+
+    return compiler.compiler_identity()
+
+
+def test_dry_run_compiles_nothing(recorded, root, capsys):
+    planned = command_json(capsys, "warm", "--recorded", recorded, "--dir", root, "--dry-run")
+    assert planned["counts"] == {"missing": 2}
+    assert command_json(capsys, "list", "--dir", root) == []
+
+
+def test_one_process_is_enough(recorded, root, capsys):
+    made = command_json(capsys, "warm", "--recorded", recorded, "--dir", root, "--jobs", "1")
+    assert made["counts"] == {"compiled": 2}
+
+
+def test_a_kernel_that_does_not_compile_is_reported_and_the_rest_made(recorded, root, capsys):
+    write_recorded(recorded, (5,), source='extern "C" __global__ void twice() { oops%d; }')
+    status, out, _ = command(capsys, "warm", "--recorded", recorded, "--dir", root, "--jobs", "1")
+    assert status == 1 and "failed: twice[FACTOR=5]" in out and "oops5" in out
+    assert "2 compiled, 1 failed" in out
+
+
+def test_warm_cache_is_all_that_a_process_without_compiler_rights_needs(recorded, root, capsys):
+    command(capsys, "warm", "--recorded", recorded, "--dir", root, "--jobs", "1")
+    key = Key.make(SOURCE % 2, (), "gfx1030", toolchain_identity())
+    with config.scope(no_compile=True, cache_dir=root):
+        assert cache.default().get_or_compile(key, must_not_compile).origin == "disk"
+        other = Key.make(SOURCE % 7, (), "gfx1030", toolchain_identity())
+        with pytest.raises(CompileError, match="RDNA_JIT_NO_COMPILE"):
+            cache.default().get_or_compile(other, must_not_compile)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "nonsense",
+        "[]",
+        '{"spec": "a"}',
+        '{"spec": "no_such_kernel", "values": {}}',
+        '{"values": 1}',
+    ],
+)
+def test_a_bad_line_is_named(line):
+    with pytest.raises(ContractError, match="run line 2"):
+        list(jobs.from_recorded(["\n", line], "run", ["gfx1030"]))
+
+
+@pytest.mark.parametrize(
+    "call, problem",
+    [
+        ("1 + 1", "no call"),
+        ("linear.w4a16_gemv(", "never closed"),
+        ("os.system('ls')", "no op"),
+        ("linear.__import__('os')", "no op"),
+        ("linear.no_such_op(f16[1])", "no op"),
+        ("linear.w4a16_gemv(x)", "malformed"),
+        ("linear.w4a16_gemv(f99[1])", "no dtype"),
+        ("linear.w4a16_gemv(f16[open('x')])", "malformed"),
+    ],
+)
+def test_a_bad_call_is_named(call, problem):
+    with pytest.raises(ContractError, match=problem) as caught:
+        list(jobs.from_calls(["# comment", call], "calls", ["gfx1030"]))
+    assert "calls line 2" in str(caught.value)
+
+
+def test_lines_come_from_standard_input_too(root, capsys, monkeypatch):
+    import io
+
+    line = json.dumps({"spec": "twice", "values": {"FACTOR": 4}, "source": SOURCE % 4})
+    monkeypatch.setattr("sys.stdin", io.StringIO(line))
+    made = command_json(capsys, "warm", "--recorded", "-", "--dir", root, "--jobs", "1")
+    assert made["counts"] == {"compiled": 1} and made["kernels"][0]["arch"] == "gfx1030"
