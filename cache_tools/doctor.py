@@ -20,8 +20,8 @@ def run_doctor(arguments: argparse.Namespace) -> int:
     is_well = all(finding.status != "error" for finding in findings)
     state = status()
     if arguments.json:
-        rows = [asdict(finding) for finding in findings]
-        print_json({"ok": is_well, "findings": rows, "cache": asdict(state)})
+        found = [asdict(finding) for finding in findings]
+        print_json({"ok": is_well, "findings": found, "cache": asdict(state)})
         return 0 if is_well else 1
     print(doctor.render(findings))
     if state.roots:
