@@ -264,7 +264,7 @@ class Context(Builder):
         return self.emit(I32, f"load {I32.text}, ptr {slot}")
 
     def _lane_slots(self, x: Value, lanes: Value) -> tuple[str, Value]:
-        slot = "%lanes"
+        slot = "%lane.slots"
         self.allocas[slot] = I32.text
         self.do(f"store {x!r}, ptr {slot}")
         return slot, self.emit(PTR.over(WAVE), f"getelementptr i32, ptr {slot}, {lanes!r}")

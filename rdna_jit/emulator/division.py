@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from rdna_jit.emulator.context import Context
 from rdna_jit.emulator.decode import VCC
-from rdna_jit.emulator.floats import ldexp, quieted, round_to_odd, sum_error
+from rdna_jit.emulator.floats import ldexp, round_to_odd, sum_error
 from rdna_jit.emulator.ir import I32, Value
 
 
@@ -115,6 +115,6 @@ def fixup(c: Context, quotient: Value, denominator: Value, numerator: Value) -> 
     result = c.select(zero_d | infinite_n, infinity, result) | sign
     invalid = (zero_d & zero_n) | (infinite_d & infinite_n)
     result = c.select(invalid, (1 << (width - 1)) | infinity | 1 << (f.fraction - 1), result)
-    result = c.select(denominator.isnan(), quieted(c, denominator).bits, result)
-    result = c.select(numerator.isnan(), quieted(c, numerator).bits, result)
+    result = c.select(denominator.isnan(), c.quiet(denominator).bits, result)
+    result = c.select(numerator.isnan(), c.quiet(numerator).bits, result)
     return result.bitcast(quotient.type)

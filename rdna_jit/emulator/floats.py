@@ -159,7 +159,7 @@ def frexp_mantissa(b: Builder, x: Value) -> Value:
     bits, _ = _normalised(b, x)
     keep = ~(((1 << (width - 1)) - 1) ^ ((1 << _FRACTION[width]) - 1))
     mantissa = (bits & keep) | ((_BIAS[width] - 1) << _FRACTION[width])
-    return b.select(_special(x), quieted(b, x).bits, mantissa).bitcast(x.type)
+    return b.select(_special(x), b.quiet(x).bits, mantissa).bitcast(x.type)
 
 
 def frexp_exponent(b: Builder, x: Value) -> Value:
@@ -174,13 +174,6 @@ def _special(x: Value) -> Value:
     """Zero, infinite or NaN."""
     magnitude = _magnitude(x.bits)
     return magnitude.eq(0) | magnitude.compare("sge", _infinity(x.type.bits))
-
-
-def quieted(b: Builder, x: Value) -> Value:
-    """x with a signalling NaN made quiet."""
-    bits = x.bits
-    quiet = bits | _quiet_bit(bits.type.bits)
-    return b.select(_is_nan(bits), quiet, bits).bitcast(x.type)
 
 
 def classify(b: Builder, x: Value) -> Value:

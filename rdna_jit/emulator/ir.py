@@ -94,7 +94,11 @@ class Value:
         b = self.builder
         x, y = b.match(self, other)
         opcode = floating if x.type.is_float else integer
-        return b.emit(x.type, f"{opcode} {x.type.text} {x.ref}, {y.ref}")
+        result = b.emit(x.type, f"{opcode} {x.type.text} {x.ref}, {y.ref}")
+        if x.type.is_float and (is_neutral(x) or is_neutral(y)):
+            # LLVM takes x * 1.0 for x, which would let a signalling NaN through.
+            return b.quiet(result)
+        return result
 
     def __add__(self, other: Value | Number) -> Value:
         return self._binary("add", "fadd", other)
@@ -253,6 +257,36 @@ class Value:
         return self.bitcast(self.type.integer)
 
 
+class Constant(Value):
+    """The same number in every lane, by its bit pattern."""
+
+    __slots__ = ("pattern",)
+
+    def __init__(self, builder: Builder, type: Type, pattern: int) -> None:
+        integer = type.integer
+        number = ("true" if pattern else "false") if type.bits == 1 else str(pattern)
+        if type.lanes > 1:
+            number = f"splat ({integer.name} {number})" if pattern else "zeroinitializer"
+        if type.is_float:
+            # LLVM's own notation for float constants differs by type and loses NaN payloads.
+            number = f"bitcast ({integer.text} {number} to {type.text})"
+        super().__init__(builder, type, number)
+        self.pattern = pattern
+
+    def bitcast(self, to: Type) -> Value:
+        if to.bits == self.type.bits:
+            return Constant(self.builder, to.over(self.type.lanes), self.pattern)
+        return super().bitcast(to)
+
+
+def is_neutral(x: Value) -> bool:
+    """Whether x is +-0 or +-1, which arithmetic may leave another operand unchanged by."""
+    if not isinstance(x, Constant):
+        return False
+    magnitude = x.pattern & ((1 << (x.type.bits - 1)) - 1)
+    return magnitude in (0, float_bits(1.0, x.type.bits))
+
+
 class Builder:
     """Collects the lines of one function body and the declarations that they need."""
 
@@ -281,17 +315,11 @@ class Builder:
         self.lines.append(f"{name}:")
 
     # Constants
-    def const(self, type: Type, number: Number) -> Value:
+    def const(self, type: Type, number: Number) -> Constant:
         """`number` in every lane. Floats round to the type; integers wrap."""
         if type.is_float:
-            # Bit patterns: LLVM's own notation for float constants differs by type.
-            bits = float_bits(float(number), type.bits)
-            return self.const(type.integer, bits).bitcast(type)
-        bits = int(number) & ((1 << type.bits) - 1)
-        scalar = ("true" if bits else "false") if type.bits == 1 else str(bits)
-        if type.lanes == 1:
-            return Value(self, type, scalar)
-        return Value(self, type, f"splat ({type.name} {scalar})" if bits else "zeroinitializer")
+            return Constant(self, type, float_bits(float(number), type.bits))
+        return Constant(self, type, int(number) & ((1 << type.bits) - 1))
 
     def lane_const(self, type: Type, numbers: Iterable[int]) -> Value:
         """An integer constant per lane."""
@@ -370,6 +398,12 @@ class Builder:
         types = ", ".join(a.type.text for a in args)
         self.declarations.add(f"declare {type.text} {function}({types})")
         return self.emit(type, f"call {type.text} {function}({', '.join(map(repr, args))})")
+
+    def quiet(self, x: Value) -> Value:
+        """x with a signalling NaN made quiet."""
+        mantissa = {16: 10, 32: 23, 64: 52}[x.type.bits]
+        quiet = (x.bits | (1 << (mantissa - 1))).bitcast(x.type)
+        return self.select(x.isnan(), quiet, x)
 
     def fma(self, x: Value, y: Value | Number, z: Value | Number) -> Value:
         """x*y + z with one rounding, in f32 or f64 (for f16: `half.fma`)."""

@@ -24,15 +24,20 @@ valu(
     "v_cvt_off_f32_i4", F32, (I32,), lambda b, x: (x << 28).ashr(28).sitofp(F32) * 0.0625
 )  # fmt: skip
 
-# Floats to integers: toward zero, saturating, NaN -> 0
-valu("v_cvt_i32_f32", I32, (F32,), lambda b, x: x.fptosi(I32))
-valu("v_cvt_u32_f32", I32, (F32,), lambda b, x: x.fptoui(I32))
-valu("v_cvt_i32_f64", I32, (F64,), lambda b, x: x.fptosi(I32))
-valu("v_cvt_u32_f64", I32, (F64,), lambda b, x: x.fptoui(I32))
-valu("v_cvt_i16_f16", I16, (F16,), lambda b, x: x.fpext(F32).fptosi(I16))
-valu("v_cvt_u16_f16", I16, (F16,), lambda b, x: x.fpext(F32).fptoui(I16))
-valu("v_cvt_flr_i32_f32", I32, (F32,), lambda b, x: b.unary("floor", x).fptosi(I32))
-valu("v_cvt_rpi_i32_f32", I32, (F32,), lambda b, x: b.unary("floor", x + 0.5).fptosi(I32))
+
+# Floats to integers: toward zero, saturating with or without clamp, NaN -> 0
+def _to_integer(mnemonic: str, result: Type, source: Type, compute: Compute) -> None:
+    valu(mnemonic, result, (source,), compute, saturate=compute)
+
+
+_to_integer("v_cvt_i32_f32", I32, F32, lambda b, x: x.fptosi(I32))
+_to_integer("v_cvt_u32_f32", I32, F32, lambda b, x: x.fptoui(I32))
+_to_integer("v_cvt_i32_f64", I32, F64, lambda b, x: x.fptosi(I32))
+_to_integer("v_cvt_u32_f64", I32, F64, lambda b, x: x.fptoui(I32))
+_to_integer("v_cvt_i16_f16", I16, F16, lambda b, x: x.fpext(F32).fptosi(I16))
+_to_integer("v_cvt_u16_f16", I16, F16, lambda b, x: x.fpext(F32).fptoui(I16))
+_to_integer("v_cvt_flr_i32_f32", I32, F32, lambda b, x: b.unary("floor", x).fptosi(I32))
+_to_integer("v_cvt_rpi_i32_f32", I32, F32, lambda b, x: b.unary("floor", x + 0.5).fptosi(I32))
 
 # Between float widths
 valu("v_cvt_f16_f32", F16, (F32,), lambda b, x: x.fptrunc(F16))

@@ -34,7 +34,7 @@ valu(
     modifiers=SOURCE_SIGN | OUTPUT | DPP,
 )  # fmt: skip
 valu("v_fmaak_f16", F16, _HALF3, floats.fma_half)
-valu("v_fmamk_f16", F16, _HALF3, lambda b, x, k, y: floats.fma_half(b, x, y, k))
+valu("v_fmamk_f16", F16, _HALF3, floats.fma_half)
 for _kind in ("min", "max"):
     valu(f"v_{_kind}_f16", F16, _HALF2, lambda b, x, y, k=_kind: floats.bound(b, k, x, y))
     valu(f"v_{_kind}3_f16", F16, _HALF3, lambda b, x, y, z, k=_kind: floats.bound3(b, k, x, y, z))
@@ -129,7 +129,7 @@ def _dot_f16(c: Context, i: Decoded) -> None:
 
 
 op("v_dot2_f32_f16", modifiers=PACKED | SOURCE_SIGN)(_dot_f16)
-op("v_dot2c_f32_f16", modifiers=DPP)(_dot_f16)
+op("v_dot2c_f32_f16", modifiers=DPP | SOURCE_SIGN)(_dot_f16)
 
 
 def _dot_rows(bits: int, signed: bool, *mnemonics: str) -> None:

@@ -7,7 +7,7 @@ from rdna_jit.emulator.context import Context
 from rdna_jit.emulator.decode import Decoded
 from rdna_jit.emulator.ir import F32, F64, I1, I32, Builder, Type, Value
 from rdna_jit.emulator.registry import op, valu
-from rdna_jit.emulator.vector import OUTPUT, SOURCE_SIGN, VectorAccess
+from rdna_jit.emulator.vector import DPP, OUTPUT, SDWA, SOURCE_SIGN, VectorAccess
 
 
 def _legacy_mul(b: Builder, x: Value, y: Value) -> Value:
@@ -37,7 +37,7 @@ valu("v_max_f32", F32, (F32, F32), lambda b, x, y: floats.bound(b, "max", x, y))
 valu("v_ldexp_f32", F32, (F32, I32), floats.ldexp)
 valu(
     "v_cndmask_b32", F32, (F32, F32, I1), lambda b, x, y, mask: b.select(mask, y, x),
-    modifiers=SOURCE_SIGN | {"dst_sel", "dst_unused", "src0_sel", "src1_sel"},
+    modifiers=SOURCE_SIGN | SDWA | DPP,
 )  # fmt: skip
 
 # Fused multiply-add. fmac reads its destination; fmaak and fmamk print all three sources.
@@ -47,6 +47,25 @@ valu("v_fmaak_f32", F32, (F32, F32, F32), lambda b, x, y, k: b.fma(x, y, k))
 valu("v_fmamk_f32", F32, (F32, F32, F32), lambda b, x, k, y: b.fma(x, k, y))
 valu("v_fma_legacy_f32", F32, (F32, F32, F32), _legacy_fma)
 valu("v_fmac_legacy_f32", F32, (F32, F32), _legacy_fma, accumulate=True)
+
+
+# gfx10.1 only: two roundings, and subnormals are zero whatever the mode
+def _mad(b: Builder, x: Value, y: Value, z: Value) -> Value:
+    x, y, z = (floats.flush_subnormal(b, v) for v in (x, y, z))
+    return floats.flush_subnormal(b, floats.flush_subnormal(b, x * y) + z)
+
+
+def _legacy_mad(b: Builder, x: Value, y: Value, z: Value) -> Value:
+    x, y, z = (floats.flush_subnormal(b, v) for v in (x, y, z))
+    return floats.flush_subnormal(b, floats.flush_subnormal(b, _legacy_mul(b, x, y)) + z)
+
+
+valu("v_mad_f32", F32, (F32, F32, F32), _mad)
+valu("v_mac_f32", F32, (F32, F32), _mad, accumulate=True)
+valu("v_madak_f32", F32, (F32, F32, F32), _mad)
+valu("v_madmk_f32", F32, (F32, F32, F32), _mad)
+valu("v_mad_legacy_f32", F32, (F32, F32, F32), _legacy_mad)
+valu("v_mac_legacy_f32", F32, (F32, F32), _legacy_mad, accumulate=True)
 
 for _kind in ("min", "max"):
     valu(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from rdna_jit.emulator.context import Context
+from rdna_jit.emulator.context import Context, Unsupported
 from rdna_jit.emulator.decode import Decoded
 from rdna_jit.emulator.integers import (
     field_mask,
@@ -240,6 +240,36 @@ valu("v_sad_hi_u8", I32, _INT3, _sad(I8, shift=16), modifiers=())
 valu("v_sad_u16", I32, _INT3, _sad(I16), modifiers=())
 valu("v_sad_u32", I32, _INT3, lambda b, x, y, z: _difference(b, x, y) + z, modifiers=())
 valu("v_msad_u8", I32, _INT3, _sad(I8, masked=True), modifiers=())
+
+
+def _windows(c: Context, access: VectorAccess, old: list[Value], masked: bool) -> list[Value]:
+    """Sums of bytes 0-3, 1-4, 2-5 and 3-6 of S0 against those of S1, added to `old`."""
+    window, reference = access.source(0, I64), access.source(1, I32)
+    add = _sad(I8, masked=masked)
+    return [add(c, (window >> (8 * n)).trunc(I32), reference, part) for n, part in enumerate(old)]
+
+
+@op("v_qsad_pk_u16_u8", "v_mqsad_pk_u16_u8")
+def _quad_sad_packed(c: Context, i: Decoded) -> None:
+    access = VectorAccess(c, i, i.operands[1:])
+    addend = access.source(2, I64)
+    old = [(addend >> (16 * n)).trunc(I32) & 0xFFFF for n in range(4)]
+    total = c.const(I64, 0)
+    for n, part in enumerate(_windows(c, access, old, masked="mqsad" in i.mnemonic)):
+        total = total | ((part & 0xFFFF).zext(I64) << (16 * n))
+    access.write(i.operands[0], total)
+
+
+@op("v_mqsad_u32_u8")
+def _quad_sad(c: Context, i: Decoded) -> None:
+    first, addend = i.operands[0].index, i.operands[3]
+    if not addend.is_vgpr:
+        raise Unsupported("v_mqsad_u32_u8 with a constant addend")
+    access = VectorAccess(c, i, i.operands[1:])
+    old = [c.vgpr(addend.index + n) for n in range(4)]
+    for n, part in enumerate(_windows(c, access, old, masked=True)):
+        c.set_vgpr(first + n, part)
+
 
 # Lerp: the rounded-up or rounded-down mean of four byte pairs, by the low bit of each byte of z
 valu("v_lerp_u8", I32, _INT3, lambda b, x, y, z: _lerp(x, y, z))
