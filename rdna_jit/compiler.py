@@ -58,7 +58,8 @@ class CompileResult:
 
 def compiler_identity() -> str:
     """Names the compiler for cache keys; loads nothing. ToolchainError when there is none."""
-    return toolchain.identity()
+    # The options that every compile gets count as much as the libraries do.
+    return " ".join((toolchain.identity(), *_DEFAULTS, *_LINE_TABLES))
 
 
 def compile_source(

@@ -8,6 +8,7 @@ would let two holders meet on two files of one name.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import threading
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ DEADLINE = 120.0
 """Seconds to wait for another process's compile; after that we compile as well."""
 POLL = 0.01
 SLOT_DIGITS = 3
+_NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP})
 
 
 class ThreadLocks:
@@ -84,11 +86,13 @@ def _acquire(store: Store, key: str, deadline: float):  # type: ignore[no-untype
         )
         return None
     except (OSError, ImportError, NotImplementedError) as error:
-        warn_once(
-            "lock",
-            store.root,
-            f"kernel cache {store.root}: no lock between processes ({error}); the same kernel "
-            "may be compiled by several",
-        )
+        # A folder that cannot be written fails the publish as well, which says so.
+        if not isinstance(error, OSError) or error.errno in _NO_LOCKS:
+            warn_once(
+                "lock",
+                store.root,
+                f"kernel cache {store.root}: no lock between processes ({error}); the same "
+                "kernel may be compiled by several",
+            )
         return None
     return lock

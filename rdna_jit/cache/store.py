@@ -37,6 +37,20 @@ LAST_USE_RESOLUTION = 3600.0
 
 _OPEN_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 _MISSING = (FileNotFoundError, NotADirectoryError)
+# What an entry itself can be the cause of. Other errors, such as too many open files or a stale
+# network handle, pass: they are no reason to throw a good entry away.
+_ENTRY_FAULTS = frozenset(
+    {
+        errno.EACCES,
+        errno.EFBIG,
+        errno.EINVAL,
+        errno.EIO,
+        errno.EISDIR,
+        errno.ELOOP,
+        errno.ENXIO,
+        errno.EPERM,
+    }
+)
 
 publish_step: Callable[[str, str], None] | None = None
 """Called as (step, path) after each step of a publish; the fault tests kill the process there."""
@@ -89,7 +103,11 @@ class Store:
         except _MISSING:
             return None
         except OSError as error:
-            self.set_aside(kind, key, error.strerror or str(error))
+            why = error.strerror or str(error)
+            if error.errno in _ENTRY_FAULTS:
+                self.set_aside(kind, key, why)
+            else:
+                self._warn(f"read {error.errno}", f"cannot read {path}: {why}")
             return None
         reason = self.distrust(path, status)
         if reason and not entry_format.has_signature(data, self.signing_key):
@@ -281,7 +299,13 @@ class Store:
 
 def read_file(path: str, limit: int | None = None, flags: int = 0) -> tuple[bytes, os.stat_result]:
     """A regular file's bytes (the first ``limit`` of them) and the status of what was read."""
-    fd = os.open(path, _OPEN_READ | flags)
+    try:
+        fd = os.open(path, _OPEN_READ | flags)
+    except PermissionError:
+        # A network mount that takes root for nobody refuses O_NOATIME.
+        if not flags:
+            raise
+        fd = os.open(path, _OPEN_READ)
     try:
         status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode):

@@ -279,4 +279,4 @@ def test_a_library_without_hiprtc_is_named(tmp_path: Path) -> None:
 
 
 def test_the_identity_is_known_without_compiling() -> None:
-    assert compiler_identity() == toolchain.identity()
+    assert compiler_identity().startswith(toolchain.identity())
