@@ -50,7 +50,7 @@ DEVICE RowBases<Tile> rows_of(const Operands& in, u32 expert, u32 column) {
   RowBases<Tile> bases;
 #pragma unroll
   for (int r = 0; r < ROWS; ++r)
-    bases.set(r, in.w2, expert * (u64)HIDDEN + (column + r * Tile::SIDE));
+    bases.set(r, in.w2, expert * HIDDEN + (column + r * Tile::SIDE));
   return bases;
 }
 

@@ -110,7 +110,7 @@ KERNEL __launch_bounds__(WAVES * 32) void moe_int4_gate_up(
 #pragma unroll
   for (int r = 0; r < Tile::ROWS; ++r)
     bases.set(r, {w1, scales, zeros},
-              expert * (2ull * INTERMEDIATE) +
+              expert * (2 * INTERMEDIATE) +
                   (r / PAIRS * INTERMEDIATE + channel + r % PAIRS * Tile::SIDE));
   for (u32 begin = 0; begin < length; begin += BATCH) {
     const SlotBatch<BATCH> batch = TOKENS == 1 ? SlotBatch<BATCH>(slot) : SlotBatch<BATCH>(list, begin);

@@ -47,13 +47,23 @@ struct RowBases {
   u32 zero_shift[Tile::ROWS];  // of this lane's row in its byte of zeros
 
   // The lane's row r is row first + its side; first is even where SIDE is.
-  MEMBER void set(int r, const Int4Matrix& matrix, u64 first) {
-    codes[r] = launder_base(global_bytes(matrix.codes) + first * Tile::ROW_BYTES);
-    scales[r] = launder_base(global_bytes(matrix.scales) + first * (Tile::GROUPS * 2));
+  MEMBER void set(int r, const Int4Matrix& matrix, u32 first) {
+    codes[r] = launder_base(global_bytes(matrix.codes) + first * (u64)Tile::ROW_BYTES);
+    scales[r] = launder_base(global_bytes(matrix.scales) + first * (u64)(Tile::GROUPS * 2));
     if constexpr (Tile::HAS_ZEROS)
-      zeros[r] = launder_base(global_bytes(matrix.zeros) + first / 2 * Tile::GROUPS);
-    const u32 row = Tile::SIDE == 1 ? (u32)first : lane_id() / Tile::LANES;
+      zeros[r] = launder_base(global_bytes(matrix.zeros) + first / 2 * (u64)Tile::GROUPS);
+    const u32 row = Tile::SIDE == 1 ? first : lane_id() / Tile::LANES;
     zero_shift[r] = (row & 1) * 4;
+  }
+
+  // NOTE: the compilers otherwise add each load's constant to its base ahead of the loop over
+  // tokens, and spill scalar registers.
+  MEMBER void keep_in_loop() {
+#pragma unroll
+    for (int r = 0; r < Tile::ROWS; ++r) {
+      asm volatile("" : "+s"(codes[r]), "+s"(scales[r]));
+      if constexpr (Tile::HAS_ZEROS) asm volatile("" : "+s"(zeros[r]));
+    }
   }
 };
 
@@ -194,12 +204,13 @@ DEVICE void multiply_rows(float (&sums)[MOST][Tile::ROWS], const RowBlock<Tile>&
 }
 
 template <class Tile, int COUNT, int MOST>
-DEVICE void dot_rows_of(float (&sums)[MOST][Tile::ROWS], const RowBases<Tile>& bases,
+DEVICE void dot_rows_of(float (&sums)[MOST][Tile::ROWS], RowBases<Tile> bases,
                         const LaneOffsets<Tile>& lane, const GlobalBytes (&x)[MOST]) {
 #pragma unroll
   for (int q = 0; q < COUNT; ++q)
 #pragma unroll
     for (int r = 0; r < Tile::ROWS; ++r) sums[q][r] = 0.0f;
+  if constexpr (MOST > 1) bases.keep_in_loop();
 #pragma unroll 1
   for (u32 first = 0; first < Tile::ROUNDS; first += Tile::BLOCK) {
     RowBlock<Tile> block;
