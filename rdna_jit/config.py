@@ -23,6 +23,8 @@ T = TypeVar("T")
 
 _TRUE = frozenset({"1", "true", "on", "yes"})
 _FALSE = frozenset({"0", "false", "off", "no"})
+# NOTE: os.environ.get encodes the name at each call, about 1 us; the mapping under it does not.
+_environment_get = os.environ._data.get  # type: ignore[attr-defined]
 _SIZE_SUFFIXES = {"K": 10, "M": 20, "G": 30, "T": 40}
 _CHECKS = ("bounds", "races", "uninitialised")
 
@@ -145,6 +147,7 @@ class Option(Generic[T]):
 
     def __init__(self, env: str, kind: Kind[T], default: T, doc: str) -> None:
         self.env = env
+        self._key = os.environ.encodekey(env)
         self.kind = kind
         self.default = default
         self.__doc__ = doc
@@ -162,8 +165,10 @@ class Option(Generic[T]):
         for values in (_SCOPE.get(), config._assigned):
             if self.name in values:
                 return values[self.name]  # type: ignore[no-any-return]
-        text = os.environ.get(self.env, "")
-        return self.convert(text, self.env) if text.strip() else self.default
+        raw = _environment_get(self._key)
+        if raw is None or not raw.strip():
+            return self.default
+        return self.convert(os.fsdecode(raw), self.env)
 
     def __set__(self, config: Config, value: T) -> None:
         config._assign({self.name: self.convert(value, f"config.{self.name}")})
@@ -290,22 +295,23 @@ class Config:
 
     def __init__(self) -> None:
         self._assigned: dict[str, Any] = {}
-        self._last: tuple[object, ...] = ()
+        self._last: tuple[Mapping[str, Any], Mapping[str, Any], list[bytes | None], int]
+        self._last = ({}, {}, [], -1)
         self._numbers: dict[tuple[object, ...], int] = {}
         self._lock = threading.Lock()
 
     @property
     def version(self) -> int:
         """A number that names the present state of all settings: equal numbers, equal settings."""
-        state = (self._assigned, _SCOPE.get(), [*map(_environment_get, _ENVIRONMENT_KEYS)])
+        environment = [*map(_environment_get, _ENVIRONMENT_KEYS)]
+        assigned, scope = self._assigned, _SCOPE.get()
         last = self._last
-        if last and last[0] is state[0] and last[1] is state[1] and last[2] == state[2]:
-            return last[3]  # type: ignore[return-value]
-        scope, assigned = state[1], state[0]
-        key = (frozenset(assigned.items()), frozenset(scope.items()), *state[2])
+        if environment == last[2] and assigned is last[0] and scope is last[1]:
+            return last[3]
+        state = (frozenset(assigned.items()), frozenset(scope.items()), *environment)
         with self._lock:
-            number = self._numbers.setdefault(key, len(self._numbers))
-        self._last = (*state, number)
+            number = self._numbers.setdefault(state, len(self._numbers))
+        self._last = (assigned, scope, environment, number)
         return number
 
     @contextmanager
@@ -355,8 +361,6 @@ def option(name: str) -> Option[Any]:
 _OPTIONS: dict[str, Option[Any]] = {
     name: value for name, value in vars(Config).items() if isinstance(value, Option)
 }
-# NOTE: os.environ.get costs about 1 us a name because it encodes; the mapping under it does not.
-_ENVIRONMENT_KEYS = [os.environ.encodekey(o.env) for o in _OPTIONS.values()]
-_environment_get = os.environ._data.get  # type: ignore[attr-defined]
+_ENVIRONMENT_KEYS = [o._key for o in _OPTIONS.values()]
 
 config = Config()
