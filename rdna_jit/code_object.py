@@ -15,6 +15,15 @@ from .line_table import LineTable
 
 EM_AMDGPU = 224
 NT_AMDGPU_METADATA = 32
+# What reading a damaged file can raise.
+_MALFORMED = (
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    ArithmeticError,
+    struct.error,
+)
 _KINDS = {
     "global_buffer": "pointer",
     "dynamic_shared_pointer": "lds_pointer",
@@ -114,9 +123,7 @@ class CodeObject:
             self.kernels: dict[str, KernelInfo] = {
                 row[".name"]: self._kernel(row) for row in self._metadata["amdhsa.kernels"]
             }
-        except (ValueError, KeyError, IndexError, struct.error) as error:
-            if isinstance(error, ContractError):
-                raise
+        except _MALFORMED as error:
             raise ContractError(
                 f"not a usable gfx10 code object ({type(error).__name__}: {error}); "
                 "compile the kernel again",

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from .elf import Elf
 
 # DW_LNS_*: standard opcodes; DW_LNE_*: extended ones; DW_LNCT_*: what a file entry holds.
-COPY, ADVANCE_PC, ADVANCE_LINE, SET_FILE, SET_COLUMN = 1, 2, 3, 4, 5
+EXTENDED, COPY, ADVANCE_PC, ADVANCE_LINE, SET_FILE = 0, 1, 2, 3, 4
 CONST_ADD_PC, FIXED_ADVANCE_PC = 8, 9
 END_SEQUENCE, SET_ADDRESS = 1, 2
 LNCT_PATH, LNCT_DIRECTORY = 1, 2
@@ -44,7 +44,7 @@ class LineTable:
         """The table of a file; empty when it has none or one in a form not known here."""
         try:
             rows = list(_decode(elf))
-        except (ValueError, IndexError, struct.error):
+        except (ValueError, LookupError, ArithmeticError, struct.error):
             rows = []
         # Stable: at equal addresses a sequence's end comes before the next one's start.
         rows.sort(key=lambda row: (row[0], row[1] is not None))
@@ -127,6 +127,17 @@ def _decode(elf: Elf) -> Iterator[tuple[int, SourceLine | None]]:
         reader.position = end
 
 
+class _Header(NamedTuple):
+    """What a unit's line-number program needs: how special opcodes advance, and the files."""
+
+    step: int
+    line_base: int
+    line_range: int
+    opcode_base: int
+    operand_counts: list[int]
+    files: list[str]
+
+
 def _unit(reader: _Reader, end: int, elf: Elf) -> Iterator[tuple[int, SourceLine | None]]:
     """Rows of one compile unit."""
     version = reader.fixed("H")
@@ -142,35 +153,20 @@ def _unit(reader: _Reader, end: int, elf: Elf) -> Iterator[tuple[int, SourceLine
     operand_counts = [0] + [reader.fixed("B") for _ in range(opcode_base - 1)]
     files = _files_v5(reader, elf) if version == 5 else _files_v4(reader)
     reader.position = program
+    header = _Header(step, line_base, line_range, opcode_base, operand_counts, files)
+    yield from _run(reader, end, header)
 
+
+def _run(reader: _Reader, end: int, header: _Header) -> Iterator[tuple[int, SourceLine | None]]:
+    """Rows that a line-number program makes: (address, None) where a sequence ends."""
+    step, line_base, line_range, opcode_base, operand_counts, files = header
     address, file, line = 0, 1, 1
     current: SourceLine | None = None
-
-    def row() -> tuple[int, SourceLine | None]:
-        # Line 0 marks code of no line in particular: it stays with the line before it.
-        nonlocal current
-        if line > 0:
-            current = SourceLine(files[file], line)
-        return address, current
-
     while reader.position < end:
         opcode = reader.fixed("B")
         if opcode >= opcode_base:
             address += (opcode - opcode_base) // line_range * step
             line += line_base + (opcode - opcode_base) % line_range
-            yield row()
-        elif opcode == 0:
-            size = reader.unsigned()
-            following = reader.position + size
-            extended = reader.fixed("B")
-            if extended == SET_ADDRESS:
-                address = reader.fixed("Q")
-            elif extended == END_SEQUENCE:
-                yield address, None
-                address, file, line, current = 0, 1, 1, None
-            reader.position = following
-        elif opcode == COPY:
-            yield row()
         elif opcode == ADVANCE_PC:
             address += reader.unsigned() * step
         elif opcode == ADVANCE_LINE:
@@ -181,9 +177,22 @@ def _unit(reader: _Reader, end: int, elf: Elf) -> Iterator[tuple[int, SourceLine
             address += (255 - opcode_base) // line_range * step
         elif opcode == FIXED_ADVANCE_PC:
             address += reader.fixed("H")
-        else:
+        elif opcode == EXTENDED:
+            following = reader.unsigned() + reader.position
+            extended = reader.fixed("B")
+            if extended == SET_ADDRESS:
+                address = reader.fixed("Q")
+            elif extended == END_SEQUENCE:
+                yield address, None
+                address, file, line, current = 0, 1, 1, None
+            reader.position = following
+        elif opcode != COPY:
             for _ in range(operand_counts[opcode]):
                 reader.unsigned()
+        if opcode >= opcode_base or opcode == COPY:
+            # Line 0 marks code of no line in particular: it stays with the line before it.
+            current = SourceLine(files[file], line) if line > 0 else current
+            yield address, current
 
 
 def _files_v4(reader: _Reader) -> list[str]:

@@ -1,10 +1,11 @@
 import struct
+from random import Random
 
 import pytest
 
 from rdna_jit import msgpack
 from rdna_jit.code_object import CodeObject
-from rdna_jit.errors import ContractError
+from rdna_jit.errors import ContractError, UnsupportedArchError
 from rdna_jit.line_table import SourceLine
 
 from .sources import AXPY, SCRATCH, TWO_KERNELS, compiled
@@ -136,6 +137,21 @@ def test_every_truncation_is_refused_or_read_never_worse(axpy: CodeObject) -> No
             CodeObject(axpy.data[:size])
         except ContractError as error:
             assert "not a usable gfx10 code object" in str(error)
+
+
+def test_random_damage_is_refused_or_read_never_worse(axpy: CodeObject) -> None:
+    random = Random(1)
+    refused = 0
+    for _ in range(600):
+        data = bytearray(axpy.data)
+        for _ in range(random.randint(1, 4)):
+            data[random.randrange(len(data))] = random.randrange(256)
+        try:
+            damaged = CodeObject(bytes(data))
+            damaged.source_lines.get(damaged.text_va)
+        except (ContractError, UnsupportedArchError):
+            refused += 1
+    assert refused > 100
 
 
 def test_other_files_are_refused() -> None:
