@@ -135,17 +135,17 @@ class Kernel:
         """The checked way; also chooses the fast one for the next call."""
         from rdna_jit import runtime
 
+        state = runtime.state()
         target = runtime.current()
         loaded = self._load(target, target.index_of(args))
         loaded.launch(grid, block, args, dynamic_lds, stream)
-        fast = loaded.fast_launch(self._launch)
-        if fast is not self._fast:
-            self._fast = fast
-            # An attribute of the object hides the method: one Python frame less per launch.
-            if fast is None:
-                self.__dict__.pop("launch", None)
-            else:
-                self.__dict__["launch"] = fast
+        fast = self._fast = loaded.fast_launch(self._launch)
+        # An attribute of the object hides the method: one Python frame less per launch.
+        if fast is None:
+            self.__dict__.pop("launch", None)
+        else:
+            runtime.allow(fast, state)
+            self.__dict__["launch"] = fast
 
     def warm(self, index: int | None = None) -> Kernel:
         """Compile and load on a device (the current one), so that a launch only launches."""
@@ -221,6 +221,8 @@ class Kernel:
             kernel=self.name,
         )
         entry = cache.default().get_or_compile(key, build, self._metadata())
+        undeclared = self.source if self.spec is None else None
+        cache.record(self.name, self.values, arch, source=undeclared, options=self.options)
         code_object = CodeObject(entry.code_object)
         info = self._find_entry(code_object)
         if self.spec is not None:

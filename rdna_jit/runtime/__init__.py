@@ -10,8 +10,9 @@ import threading
 
 from rdna_jit.config import config
 from rdna_jit.runtime.base import Loaded, Program, Runtime
+from rdna_jit.runtime.fast_launch import allow, state
 
-__all__ = ["Loaded", "Program", "Runtime", "current"]
+__all__ = ["Loaded", "Program", "Runtime", "allow", "current", "state"]
 
 _log = logging.getLogger("rdna_jit")
 _lock = threading.Lock()

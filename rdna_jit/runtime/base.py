@@ -82,7 +82,7 @@ class Loaded(ABC):
         """Check everything, pack, launch. `grid` in workgroups, `block` in threads."""
 
     def fast_launch(self, slow: SlowLaunch) -> LaunchFunction | None:
-        """A quicker equal of `launch` that calls `slow` whenever it is in doubt."""
+        """A quicker equal of `launch`, the same at each call, that turns to `slow` in any doubt."""
         return None
 
 

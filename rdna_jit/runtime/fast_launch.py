@@ -27,6 +27,7 @@ _TEXT = """\
 def launch(grid, block, *args, dynamic_lds=0, stream=None):
     slot = None
     try:
+        seen = STATE
         {unpack} = args
         if not ({checks}):
             return slow(grid, block, args, dynamic_lds, stream)
@@ -62,7 +63,7 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def make(loaded: HipLoaded, slow: SlowLaunch) -> LaunchFunction:
-    """The launch function of a kernel on its device, under the settings of this moment."""
+    """The launch function of a kernel on its device; `allow` says under which settings."""
     import torch
 
     runtime, signature = loaded.runtime, loaded.program.signature
@@ -85,11 +86,9 @@ def make(loaded: HipLoaded, slow: SlowLaunch) -> LaunchFunction:
         "miss": miss,
         "pop": pool.pop,
         "push": pool.append,
-        "alive": _alive,
+        "STATE": state(),
         "scope": _SCOPE.get,
-        "SCOPE": _SCOPE.get(),
         "config": config,
-        "ASSIGNED": config._assigned,
         "INDEX": loaded.index,
         "NUMBER": runtime.torch.index_number(loaded.index),
         "current_device": runtime.torch.current_device,
@@ -105,9 +104,19 @@ def make(loaded: HipLoaded, slow: SlowLaunch) -> LaunchFunction:
     return names["launch"]  # type: ignore[return-value]
 
 
+def state() -> tuple[object, ...]:
+    """What decides which runtime serves a launch: this process, and the settings in force here."""
+    return _alive, _SCOPE.get(), config._assigned
+
+
+def allow(launch: LaunchFunction, under: tuple[object, ...]) -> None:
+    """Let the function launch while `state()` is what it was when the runtime was chosen."""
+    launch.__globals__["STATE"] = under  # type: ignore[attr-defined]
+
+
 def source(signature: Signature, several_devices: bool) -> str:
     """Text of the launch function for a signature."""
-    checks = ["alive", "scope() is SCOPE", "config._assigned is ASSIGNED"]
+    checks = ["seen[0]", "scope() is seen[1]", "config._assigned is seen[2]"]
     if several_devices:
         checks.append("current_device() == INDEX")
     names, values = [], []

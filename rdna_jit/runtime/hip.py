@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 from rdna_jit import arch as archs
+from rdna_jit import toolchain
 from rdna_jit.device import Device
 from rdna_jit.errors import LaunchError, NoDeviceError, UnsupportedArchError
+from rdna_jit.runtime import fast_launch
 from rdna_jit.runtime.arguments import Slot
 from rdna_jit.runtime.base import (
     Extent,
@@ -107,6 +108,23 @@ class TorchSide:
         import torch
 
         return bool(torch.cuda.is_current_stream_capturing())
+
+    def synchronize(self) -> None:
+        """Wait for all work of the current device."""
+        import torch
+
+        torch.cuda.synchronize()
+
+    def time_us(self, launch: Callable[[], None]) -> float:
+        """Microseconds that the device takes for what `launch` puts on the current stream."""
+        import torch
+
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        launch()
+        end.record()
+        end.synchronize()
+        return float(begin.elapsed_time(end)) * 1000
 
 
 torch_side = TorchSide()
@@ -260,6 +278,7 @@ class HipLoaded(Loaded):
         self.index = index
         self.module = module
         self.function = function
+        self._fast: LaunchFunction | None = None
 
     def launch(
         self,
@@ -298,9 +317,9 @@ class HipLoaded(Loaded):
         return int(tensor.data_ptr())
 
     def fast_launch(self, slow: SlowLaunch) -> LaunchFunction:
-        from rdna_jit.runtime.fast_launch import make
-
-        return make(self, slow)
+        if self._fast is None:
+            self._fast = fast_launch.make(self, slow)
+        return self._fast
 
 
 class ArgumentBuffer:
@@ -333,27 +352,20 @@ class ArgumentBuffer:
 
 
 def find_library() -> str:
-    """Path of the libamdhip64 that this process has mapped; NoDeviceError without one."""
+    """A library through which torch's own copy of HIP is reached; NoDeviceError without one.
+
+    NOTE: a process may map two copies of libamdhip64, since Debian's carries hiprtc as well. Symbols
+    looked up through torch's own library come from the copy that torch is linked to.
+    """
     import torch
 
-    mapped = mapped_library()
-    if mapped:
-        return mapped
-    beside = sorted(Path(torch.__file__).parent.joinpath("lib").glob("libamdhip64.so*"))
-    if torch.version.hip is not None and beside:
-        return str(beside[0])
+    torch_library = os.path.join(os.path.dirname(torch.__file__), "lib", "libc10_hip.so")
+    if os.path.exists(torch_library):
+        return torch_library
+    mapped = toolchain.mapped("libamdhip64") if torch.version.hip is not None else None
+    if mapped is not None:
+        return str(mapped)
     raise NoDeviceError(
-        "no libamdhip64 is loaded in this process: torch is "
-        f"{torch.__version__}, which is {'a' if torch.version.hip else 'no'} ROCm build. Install a "
-        "ROCm build of torch, set RDNA_JIT_HIP_LIBRARY, or use RDNA_JIT_BACKEND=emulator"
+        f"this process has no HIP to launch with: torch {torch.__version__} is no ROCm build. "
+        "Install a ROCm build of torch, set RDNA_JIT_HIP_LIBRARY, or use RDNA_JIT_BACKEND=emulator"
     )
-
-
-def mapped_library() -> str | None:
-    """Path of the libamdhip64 in this process's memory map."""
-    with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
-        for line in maps:
-            name = line.rstrip("\n").split(None, 5)[-1]
-            if os.path.basename(name).startswith("libamdhip64"):
-                return name
-    return None

@@ -1,0 +1,114 @@
+"""The emulator as a device: CPU tensors, buffers named after the kernel's parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from rdna_jit import arch as archs
+from rdna_jit.device import Device
+from rdna_jit.errors import ContractError, ToolchainError
+from rdna_jit.runtime.arguments import Slot
+from rdna_jit.runtime.base import Extent, Loaded, Program, Runtime, check_geometry
+
+if TYPE_CHECKING:
+    from rdna_jit.emulator import Buffer
+    from rdna_jit.emulator.profile import Profile
+
+
+class EmulatorRuntime(Runtime):
+    """The gfx10 machine on the CPU: one device, of the arch that the settings choose."""
+
+    backend = "emulator"
+
+    def device(self, index: int | None = None) -> Device:
+        if index not in (None, 0):
+            raise ContractError(f"the emulator is device 0, there is no device {index}")
+        arch = archs.choose()[0]
+        return Device(arch.name, self.backend, f"emulated {arch.chips}", 72, 0)
+
+    def index_of(self, args: Sequence[object]) -> int:
+        return 0
+
+    def load(self, program: Program, index: int) -> EmulatorLoaded:
+        return EmulatorLoaded(program)
+
+
+class EmulatorLoaded(Loaded):
+    """A kernel ready to be emulated; its translation is made at the first launch."""
+
+    def __init__(self, program: Program) -> None:
+        super().__init__(program)
+        try:
+            from rdna_jit.emulator import Program as Machine
+        except ModuleNotFoundError as error:
+            if error.name != "llvmlite":
+                raise
+            raise ToolchainError(
+                "the emulator needs llvmlite, which is not installed",
+                library="llvmlite",
+                searched=("the Python path",),
+                install="pip install 'rdna_jit[emulator]'",
+            ) from None
+        self._machine = Machine(program.code_object, program.info.name)
+
+    def launch(
+        self,
+        grid: Extent,
+        block: Extent,
+        args: tuple[object, ...],
+        dynamic_lds: int,
+        stream: object,
+    ) -> None:
+        self._run(grid, block, args, dynamic_lds, profile=False)
+
+    def profile(
+        self,
+        grid: Extent,
+        block: Extent,
+        args: tuple[object, ...],
+        dynamic_lds: int,
+        card: str,
+    ) -> Profile:
+        """Launch with counters; the time is estimated for `card`."""
+        from rdna_jit.emulator.profile import Profile
+
+        stats = self._run(grid, block, args, dynamic_lds, profile=True)
+        return Profile.from_launch(stats, card=card)
+
+    def _run(
+        self,
+        grid: Extent,
+        block: Extent,
+        args: tuple[object, ...],
+        dynamic_lds: int,
+        profile: bool,
+    ) -> Any:
+        from rdna_jit.emulator import Buffer
+
+        buffers: list[Buffer] = []
+
+        def address(slot: Slot, tensor: Any) -> int:
+            if tensor.device.type != "cpu":
+                expected = "a CPU tensor (the backend is the emulator)"
+                raise self.program.signature.error(slot, tensor, expected)
+            pointer = int(tensor.data_ptr())
+            nbytes = view_nbytes(tensor)
+            if nbytes:
+                buffers.append(Buffer(pointer, nbytes, slot.name))
+            return pointer
+
+        packed = self.program.signature.pack(args, address)
+        g, b, lds = check_geometry(self.program, grid, block, dynamic_lds)
+        return self._machine.launch(
+            g, b, bytes(packed), tuple(buffers), dynamic_lds=lds, profile=profile
+        )
+
+
+def view_nbytes(tensor: Any) -> int:
+    """Bytes from a view's first element to the end of its last one."""
+    if tensor.numel() == 0:
+        return 0
+    steps = zip(tensor.shape, tensor.stride(), strict=True)
+    last = sum((extent - 1) * stride for extent, stride in steps)
+    return int(last + 1) * int(tensor.element_size())
