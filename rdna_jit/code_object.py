@@ -106,7 +106,11 @@ class KernelInfo:
 
 
 class CodeObject:
-    """A gfx10 code object of version 3 to 6. ContractError when `data` is something else."""
+    """A gfx10 code object of version 3 to 6. ContractError when `data` is something else.
+
+    `text` is the machine code of all functions from address `text_va`, gaps included;
+    `relocations` are what a loader has to apply, usually none.
+    """
 
     def __init__(self, data: bytes) -> None:
         self.data = bytes(data)
@@ -120,6 +124,9 @@ class CodeObject:
             self.segments: tuple[Segment, ...] = tuple(
                 s for s in self._elf.segments if s.type == PT_LOAD
             )
+            self.text = self._elf.content(".text")
+            self.text_va = self._elf.sections[".text"].address
+            self.relocations: tuple[Relocation, ...] = self._elf.relocations
             self.kernels: dict[str, KernelInfo] = {
                 row[".name"]: self._kernel(row) for row in self._metadata["amdhsa.kernels"]
             }
@@ -129,16 +136,6 @@ class CodeObject:
                 "compile the kernel again",
                 name="code object",
             ) from None
-
-    @cached_property
-    def text(self) -> bytes:
-        """The machine code of all functions, gaps included."""
-        return self._elf.content(".text")
-
-    @property
-    def text_va(self) -> int:
-        """Address of the first byte of `text`."""
-        return self._elf.sections[".text"].address
 
     @property
     def symbols(self) -> dict[str, Symbol]:
@@ -150,11 +147,6 @@ class CodeObject:
         """Name -> (address, bytes) of every function, kernels included, by address."""
         symbols = (s for s in self._elf.symbols.values() if s.type == STT_FUNC)
         return {s.name: (s.va, s.size) for s in sorted(symbols, key=lambda s: s.va)}
-
-    @property
-    def relocations(self) -> tuple[Relocation, ...]:
-        """Dynamic relocations that a loader has to apply; usually none."""
-        return self._elf.relocations
 
     @cached_property
     def source_lines(self) -> LineTable:
