@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import os
 import sys
 import time
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import BrokenExecutor, ProcessPoolExecutor, as_completed
 from typing import Any
 
 from cache_tools import jobs as planning
@@ -59,7 +60,7 @@ def run_warm(arguments: argparse.Namespace) -> int:
     if not arguments.dry_run:
         count = arguments.jobs or len(os.sched_getaffinity(0))
         progress = Progress(len(missing), quiet=arguments.json)
-        for result in _compile_all(missing, store.root, min(count, len(missing))):
+        for result in _compile_all(missing, store.root, max(1, min(count, len(missing)))):
             results.append(result)
             progress.step(f"{result['kernel']} {result['arch']}")
         progress.end()
@@ -99,18 +100,28 @@ def _look_up(chosen: list[Job], kernels: KernelCache) -> tuple[list[Job], list[R
 
 
 def _compile_all(missing: list[Job], root: str, processes: int) -> Iterator[Result]:
-    # Processes and not threads: the compiler holds one lock for the whole of a process.
-    if processes <= 1:
-        _start_worker(root)
-        yield from map(_compile, missing)
-        return
-    import multiprocessing
-
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(processes, context, _start_worker, (root,)) as pool:
-        futures = [pool.submit(_compile, job) for job in missing]
+    """Results as they come. Processes and not threads: the compiler holds one lock for the whole
+    of a process, and a source that crashes it takes its process along."""
+    died: list[Job] = []
+    with _pool(processes, root) as pool:
+        futures = {pool.submit(_compile, job): job for job in missing}
         for future in as_completed(futures):
-            yield future.result()
+            try:
+                yield future.result()
+            except BrokenExecutor:
+                died.append(futures[future])
+    for job in died:
+        # One death breaks a whole pool: each job of it gets a process of its own.
+        with _pool(1, root) as pool:
+            try:
+                yield pool.submit(_compile, job).result()
+            except BrokenExecutor:
+                yield {**_name(job), "state": "failed", "error": "the compiler's process died"}
+
+
+def _pool(processes: int, root: str) -> ProcessPoolExecutor:
+    context = multiprocessing.get_context("spawn")
+    return ProcessPoolExecutor(processes, context, _start_worker, (root,))
 
 
 _worker_cache: KernelCache | None = None

@@ -155,13 +155,18 @@ def _resources(code_object: bytes) -> dict[str, dict[str, int]]:
 
 
 def _compile_forbidden(key: Key, metadata: dict[str, Any]) -> CompileError:
-    wanted = {name: metadata[name] for name in ("spec", "values") if name in metadata}
-    line = json.dumps({**wanted, "arch": key.arch}, sort_keys=True)
-    remedy = (
-        f"add this line to the list for `rdna-jit-cache warm --recorded LIST`: {line}"
-        if wanted
-        else "compile it once where compiling is allowed, with the same RDNA_JIT_CACHE_DIR"
-    )
+    if "spec" in metadata:
+        fact = {"spec": metadata["spec"], "values": metadata["values"], "arch": key.arch}
+        remedy = (
+            "add this line to the list for `rdna-jit-cache warm --recorded LIST`: "
+            f"{json.dumps(fact, sort_keys=True, default=str)}"
+        )
+    else:
+        values = ", ".join(f"{k}={v}" for k, v in metadata.get("values", {}).items())
+        remedy = (
+            f"run it [{values}] once with RDNA_JIT_RECORD=LIST where compiling is allowed, and "
+            "give the list to `rdna-jit-cache warm --recorded LIST`"
+        )
     return CompileError(
         f"no cache holds this kernel and RDNA_JIT_NO_COMPILE forbids to compile it; {remedy}",
         kernel=str(metadata.get("kernel", "")),

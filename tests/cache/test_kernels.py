@@ -91,6 +91,9 @@ def test_no_compile_names_what_to_add(store):
         text = str(caught.value)
         assert '{"arch": "gfx1030", "spec": "axpy", "values": {"K": 4096}}' in text
         assert "rdna-jit-cache warm" in text and "RDNA_JIT_NO_COMPILE" in text
+        own = {"kernel": "mine", "values": {"K": 4096}}
+        with pytest.raises(CompileError, match=r"\[K=4096\] once with RDNA_JIT_RECORD"):
+            KernelCache(store).get_or_compile(key, must_not_compile, own)
     KernelCache(store).get_or_compile(key, compiler(key), metadata)
     with config.scope(no_compile=True):
         assert KernelCache(store).get_or_compile(key, must_not_compile).origin == "disk"
