@@ -12,11 +12,11 @@ constexpr int ZERO_OFFSET = ${ZERO_OFFSET};  // added to packed zeros
 constexpr bool X_SCALAR = ${X_SCALAR};     // x through scalar loads; else staged in LDS
 constexpr bool HAS_PERM = ${HAS_PERM};     // row k of the weights belongs to x[:, perm[k]]
 constexpr bool HAS_BIAS = ${HAS_BIAS};
-constexpr int X_STRIDE = ${X_STRIDE};      // row strides, in elements of the tensor
-constexpr int W_STRIDE = ${W_STRIDE};
-constexpr int Z_STRIDE = ${Z_STRIDE};
-constexpr int S_STRIDE = ${S_STRIDE};
-constexpr int OUT_STRIDE = ${OUT_STRIDE};
+constexpr unsigned long long X_STRIDE = ${X_STRIDE};  // row strides, in elements
+constexpr unsigned long long W_STRIDE = ${W_STRIDE};
+constexpr unsigned long long Z_STRIDE = ${Z_STRIDE};
+constexpr unsigned long long S_STRIDE = ${S_STRIDE};
+constexpr unsigned long long OUT_STRIDE = ${OUT_STRIDE};
 constexpr int X_ALIGN = ${X_ALIGN};        // what rows of the tensor start on a multiple of, bytes
 constexpr int Z_ALIGN = ${Z_ALIGN};
 constexpr int S_ALIGN = ${S_ALIGN};
@@ -53,6 +53,7 @@ constexpr int X_ROWS = M_TILE < 8 ? M_TILE : PLAIN ? 8 : 4;
 static_assert(K % STEP_K == 0 && K % GROUP == 0, "steps and groups tile K");
 static_assert(GROUP % STEP_K == 0 || STEP_K % GROUP == 0, "a step is groups or part of one");
 static_assert(WAVES <= STEPS && WAVES <= 32, "every wave has a step");
+static_assert(X_SCALAR || X_STRIDE < 1 << 26, "staging reaches every row of the tile in 32 bits");
 static_assert(N % COLS == 0 && (ZEROS != 1 || N % 8 == 0), "lanes own whole columns");
 
 // One slab of LDS per wave: its staged x during the steps, then its sums.
@@ -121,19 +122,19 @@ DEVICE void load_step(Step& s, GlobalBytes words, GlobalBytes zeros, GlobalBytes
   for (int r = 0; r < STEP_ROWS; ++r) {
     words = launder_base(words);
     load<u32, COLS>(words, lane.word, s.words[r]);
-    words += W_STRIDE * 4ull;
+    words += W_STRIDE * 4;
   }
   constexpr u64 Z_BYTES = ZEROS == 1 ? 4 : 1;
   const u64 group = GROUP < STEP_K ? step * STEP_GROUPS : step / (GROUP / STEP_K);
   zeros += group * (Z_STRIDE * Z_BYTES);
-  scales += group * (S_STRIDE * 2ull);
+  scales += group * (S_STRIDE * 2);
 #pragma unroll
   for (int g = 0; g < STEP_GROUPS; ++g) {
     scales = launder_base(scales);
     zeros = launder_base(zeros);
     load<f16, COLS, S_ALIGN>(scales, lane.scale, s.scales[g]);
     load_zeros(zeros, lane.zero, s.zeros[g]);
-    scales += S_STRIDE * 2ull;
+    scales += S_STRIDE * 2;
     zeros += Z_STRIDE * Z_BYTES;
   }
 }
@@ -157,8 +158,8 @@ DEVICE XRows load_x(XSource& source, int r, int m0) {
   for (int i = 0; i < X_ROWS; ++i) {
     const int m = m0 + i;
     if constexpr (X_SCALAR) {
-      const u64 row = m < HALF ? source.first + m * (X_STRIDE * 2ull)
-                               : source.second + (m - HALF) * (X_STRIDE * 2ull);
+      const u64 row = m < HALF ? source.first + m * (X_STRIDE * 2)
+                               : source.second + (m - HALF) * (X_STRIDE * 2);
       load_scalar<4>(row + r * 16, x.pairs[i]);
     } else {
       const u32x4 v = *(const u32x4*)(source.staged + (r * M_TILE + m) * 4);
@@ -179,7 +180,7 @@ DEVICE void stage_x(const f16* x, const i32* perm, const Rows& rows, u32 step, u
     const u32 item = first + lane_id();
     if (first + 32 > ITEMS && item >= ITEMS) break;
     const u32 slot = item / STEP_ROWS, r = item % STEP_ROWS;
-    const u32 row = row_of_slot(rows, slot) * X_STRIDE;
+    const u32 row = row_of_slot(rows, slot) * (u32)X_STRIDE;
     const u32 k = step * STEP_K + r * 8;
     u32 pairs[4];
     if constexpr (HAS_PERM || X_ALIGN < 4) {
@@ -294,7 +295,7 @@ DEVICE void store_rows(const float* slabs, const f16* bias, f16* out, const Rows
       if constexpr (HAS_BIAS) y[c] += (float)*(const GLOBAL f16*)(global_bytes(bias) + lane_bytes + c * 2);
       rounded[c] = (f16)y[c];
     }
-    GLOBAL char* to = (GLOBAL char*)(u64)out + row * (OUT_STRIDE * 2ull);
+    GLOBAL char* to = (GLOBAL char*)(u64)out + row * (OUT_STRIDE * 2);
     store<f16, COLS, OUT_ALIGN>(to, lane_bytes, rounded);
   }
 }
@@ -307,8 +308,8 @@ KERNEL __launch_bounds__(WAVES * 32) void w4a16_decode(
   const u32 wave = wave_id();
   u32* slab = (u32*)slabs + wave * SLAB_WORDS;
   const Rows rows = tile_rows(m);
-  x += rows.first * (u64)X_STRIDE;
-  out += rows.first * (u64)OUT_STRIDE;
+  x += rows.first * X_STRIDE;
+  out += rows.first * OUT_STRIDE;
 
   // Lanes past the last column read it again and store nothing.
   const u32 column = (block_x() * 32 + lane_id()) * COLS;
@@ -316,7 +317,7 @@ KERNEL __launch_bounds__(WAVES * 32) void w4a16_decode(
   Lane lane = {n * 4, ZEROS == 1 ? (n >> 3) * 4 : n, n * 2, (n & 7u) * 4};
 
   float sums[M_TILE][COLS] = {};
-  GlobalBytes words = global_bytes(qweight) + wave * (STEP_ROWS * W_STRIDE * 4ull);
+  GlobalBytes words = global_bytes(qweight) + wave * (STEP_ROWS * W_STRIDE * 4);
   XSource source = {(u64)x + wave * (STEP_K * 2), 0, slab};
   u32 step = wave;
 #pragma unroll 1
@@ -324,10 +325,10 @@ KERNEL __launch_bounds__(WAVES * 32) void w4a16_decode(
     if (STEPS % WAVES != 0 && step >= STEPS) break;
     Step s;
     load_step(s, words, global_bytes((const char*)zeros), global_bytes(scales), step, lane);
-    source.second = source.first + rows.second * (X_STRIDE * 2ull);
+    source.second = source.first + rows.second * (X_STRIDE * 2);
     if constexpr (!X_SCALAR) stage_x(x, perm, rows, step, slab);
     multiply(s, lane.shift, source, sums);
-    words = launder_base(words + WAVES * STEP_ROWS * W_STRIDE * 4ull);
+    words = launder_base(words + WAVES * STEP_ROWS * W_STRIDE * 4);
     source.first += WAVES * STEP_K * 2;
     step += WAVES;
   }
