@@ -1,0 +1,96 @@
+"""Argument checks that the ops share: which tensor is wrong, what was expected, what came."""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+import torch
+
+from rdna_jit.errors import ContractError, ContractTypeError
+
+
+def reject(op: str, name: str, expected: object, got: object, hint: str = "") -> NoReturn:
+    """Raise ContractError for the argument `name`; `hint` says what to do."""
+    message = f"{op}: {name}: expected {expected}, got {got}"
+    if hint:
+        message += f"; {hint}"
+    kind = ContractTypeError if not hint and got is None else ContractError
+    raise kind(message, name=name, expected=expected, got=got)
+
+
+def check_tensor(
+    op: str,
+    name: str,
+    value: object,
+    dtype: torch.dtype,
+    shape: tuple[int | None, ...],
+    device: torch.device | None = None,
+) -> torch.Tensor:
+    """A tensor of this dtype and shape (None: any size) whose last dimension is contiguous."""
+    if not isinstance(value, torch.Tensor):
+        got = "None" if value is None else type(value).__name__
+        reject(op, name, f"a {dtype} tensor {_sizes(shape)}", got, "pass a tensor")
+    if value.dtype != dtype:
+        half = dtype == torch.float16 and value.is_floating_point()
+        hint = f"call {name}.half()" if half else f"convert {name} to {dtype}"
+        reject(op, name, dtype, value.dtype, hint)
+    fits = value.dim() == len(shape) and all(
+        want is None or want == size for want, size in zip(shape, value.shape, strict=True)
+    )
+    if not fits:
+        reject(op, name, f"shape {_sizes(shape)}", _sizes(tuple(value.shape)))
+    if value.numel() and value.shape[-1] > 1 and value.stride(-1) != 1:
+        reject(
+            op, name, "a contiguous last dimension", f"strides {value.stride()}",
+            f"call {name}.contiguous()",
+        )  # fmt: skip
+    if device is not None and value.device != device:
+        reject(op, name, f"a tensor on {device}, as x", value.device, f"call {name}.to(...)")
+    return value
+
+
+def row_stride(matrix: torch.Tensor) -> int:
+    """Elements from one row to the next; the row's length where there is but one row."""
+    return matrix.stride(0) if matrix.shape[0] > 1 else matrix.shape[1]
+
+
+def alignment(matrix: torch.Tensor, most: int) -> int:
+    """The largest power of two of bytes, at most `most`, that every row starts on."""
+    spots = matrix.data_ptr() | most
+    if matrix.dim() > 1 and matrix.shape[0] > 1:
+        spots |= matrix.stride(0) * matrix.element_size()
+    return spots & -spots
+
+
+def check_no_overlap(op: str, out: torch.Tensor, inputs: dict[str, torch.Tensor | None]) -> None:
+    """ContractError when writing `out` `[rows, columns]` would change an input."""
+    for name, tensor in inputs.items():
+        if tensor is not None and _overlap(out, tensor):
+            reject(
+                op, "out", f"memory apart from {name}", f"memory that overlaps {name}",
+                "pass another tensor",
+            )  # fmt: skip
+
+
+def _overlap(a: torch.Tensor, b: torch.Tensor) -> bool:
+    if not a.numel() or not b.numel():
+        return False
+    a_start, b_start = a.data_ptr(), b.data_ptr()
+    if b_start >= a_start + _span(a) or a_start >= b_start + _span(b):
+        return False
+    # Column slices of one buffer interleave without touching.
+    pitch = a.stride(0) * a.element_size()
+    if a.dim() != 2 or b.dim() != 2 or pitch != b.stride(0) * b.element_size():
+        return True
+    ahead = (b_start - a_start) % pitch if pitch else 0
+    a_row, b_row = a.shape[1] * a.element_size(), b.shape[1] * b.element_size()
+    return not (ahead >= a_row and ahead + b_row <= pitch)
+
+
+def _span(t: torch.Tensor) -> int:
+    last = sum((size - 1) * step for size, step in zip(t.shape, t.stride(), strict=True))
+    return (last + 1) * t.element_size()
+
+
+def _sizes(shape: tuple[int | None, ...]) -> str:
+    return "[" + ", ".join("any" if size is None else str(size) for size in shape) + "]"
