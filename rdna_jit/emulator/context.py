@@ -7,7 +7,7 @@ so that straight-line code reads each register once. EXEC is SGPR 126, VCC 106, 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -242,6 +242,10 @@ class Context(Builder):
             self.set_vgpr(operand.index + 1, (bits >> 32).trunc(I32), mask)
         else:
             self.set_vgpr(operand.index, value, mask)
+
+    def apply(self, compute: Callable[..., Value], values: Sequence[Value]) -> Value:
+        """compute(self, *values); long operations may be put out of line here."""
+        return compute(self, *values)
 
     # Lane moves, through memory: LLVM has no variable shuffle, and this is the same on every CPU.
     def permute(self, x: Value, lanes: Value) -> Value:

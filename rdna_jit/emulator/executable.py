@@ -13,6 +13,9 @@ from rdna_jit.emulator.context import Options
 from rdna_jit.emulator.translate import Block, Translation, translate
 from rdna_jit.emulator.wave import Site
 
+# Longer operations become functions: the quick tier wants little code, the other one few calls.
+_INLINE_LINES: dict[str, int] = {"quick": 7, "optimised": 60}
+
 if TYPE_CHECKING:
     from rdna_jit.emulator.machine import Program
 
@@ -55,6 +58,9 @@ def build(program: Program, variant: Variant, tier: jit.Tier) -> Executable:
         functions=program.functions,
         options=variant.options,
         profile=variant.profile,
+        inline_memory=tier == "optimised" and jit.has_avx512(),
+        vector_exec=not jit.has_avx512(),
+        inline_lines=_INLINE_LINES[tier],
     )
     data = jit.compile_ir(translation.ir, tier)
     jit.publish(_key(program, variant, tier), _pack(translation, data))

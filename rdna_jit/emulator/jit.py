@@ -27,6 +27,8 @@ def compile_ir(ir: str, tier: Tier) -> bytes:
     with _lock:
         machine = _target_machine(tier)
         module = llvm.parse_assembly(_TRIPLE + ir)
+        # NOTE: without it LLVM aligns 64-bit fields to 4 bytes, unlike ctypes.
+        module.data_layout = str(machine.target_data)
         tuning = llvm.create_pipeline_tuning_options(speed_level=1 if tier == "quick" else 2)
         tuning.loop_vectorization = tuning.slp_vectorization = False
         passes = llvm.create_pass_builder(machine, tuning)
@@ -82,6 +84,12 @@ def cpu_identity() -> str:
         lines = []
     wanted = ("vendor_id", "cpu family", "model", "flags")
     return "\n".join(line for line in lines if line.split("\t")[0].strip() in wanted)
+
+
+def has_avx512() -> bool:
+    """Whether a wave's register is two native vectors; else it is four, and code is twice as
+    large and much slower to compile."""
+    return "avx512bw" in cpu_identity()
 
 
 @cache

@@ -68,10 +68,11 @@ class Env(ctypes.Structure):
         ("epoch_first", ctypes.c_int64),
         ("state", ctypes.c_void_p),
         ("addresses", ctypes.c_uint64 * WAVE),
-        ("staging", ctypes.c_uint8 * 512),
-        ("staging_2", ctypes.c_uint8 * 512),
+        ("split", ctypes.c_uint8 * 512),
+        ("packed", ctypes.c_uint8 * 512),
         ("checks", ctypes.c_int64),
         ("image", ctypes.c_uint64),
+        ("offsets", ctypes.c_uint32 * WAVE),
     ]
 
 

@@ -59,8 +59,8 @@ def run_lanes(
     kind = layout.ATOMIC if result is None else layout.ATOMIC_RETURN
     arguments = f"ptr %env, {exec_bits!r}, i64 {site}, i64 {nbytes}, i1 {lds}, i32 {kind}"
     c.check_call(f"@access({arguments})")
-    addresses, staging = c.env_pointer("addresses"), c.env_pointer("staging")
-    second = c.env_pointer("staging_2")
+    addresses, staging = c.env_pointer("addresses"), c.env_pointer("split")
+    second = c.env_pointer("packed")
     c.do(f"store {data!r}, {staging!r}, align 8")
     if comparand is not None:
         c.do(f"store {comparand!r}, {second!r}, align 8")
@@ -78,7 +78,7 @@ def run_lanes(
 
     c.each_active_lane(one)
     if result is not None:
-        old = c.load_scalar(type, c.env_pointer("staging"), align=8).bits
+        old = c.load_scalar(type, c.env_pointer("split"), align=8).bits
         if type.bits == 32:
             c.set_vgpr(result.index, old)
         else:

@@ -125,7 +125,8 @@ op(
 def _dot_f16(c: Context, i: Decoded) -> None:
     access = VectorAccess(c, i, i.operands[1:])
     x, y = access.packed(0, F16), access.packed(1, F16)
-    access.write(i.operands[0], dot.dot2_f32(c, x, y, access.accumulator(2, F32)))
+    accumulator = access.accumulator(2, F32)
+    access.write(i.operands[0], c.apply(dot.dot2_f32, (x, y, accumulator)))
 
 
 op("v_dot2_f32_f16", modifiers=PACKED | SOURCE_SIGN)(_dot_f16)

@@ -1,9 +1,10 @@
 """Global, flat, scalar and private memory.
 
-A lane-wise access takes one of two ways. If all 32 lanes are active and read consecutive
-addresses inside the buffer found last, it is one wide load or store. Otherwise a helper checks
-every lane and moves the data through a staging area, lane by lane, in the layout of the wide
-access; so both ways meet in the same few shuffles.
+A lane-wise access takes one of two ways. If all 32 lanes are active and at consecutive addresses
+inside the buffer found last, it is one wide load or store. Otherwise every lane is checked and the
+data moves through a staging area, lane by lane, in the layout of the wide access; so both ways
+meet in the same few shuffles. Where that pays (`Wave.inline_memory`) the first way is inline,
+else the whole access is one call of the runtime.
 """
 
 from __future__ import annotations
@@ -69,18 +70,23 @@ def load_lanes(
 ) -> list[Value]:
     """`count` elements per lane; inactive lanes hold anything."""
     nbytes = element.bits // 8 * count
+    if not c.inline_memory:
+        _call(c, i, lanes, "load", nbytes, space)
+        split = c.env_pointer("split")
+        return [c.load_scalar(element, c.offset(split, 128 * k), align=8) for k in range(count)]
     wide = _wide_pointer(c, i, lanes, nbytes, space, "load")
-    staging = c.env_pointer("staging")
+    packed = c.env_pointer("packed")
+    known = c.snapshot()
     c.branch(wide.fast, wide.direct, wide.helper)
-    c.label(wide.helper)
+    c.label(wide.helper, known)
     c.do(f"store {lanes.all(c)!r}, {c.env_pointer('addresses')!r}, align 8")
     _helper(c, "gather", wide.site, nbytes, space)
     c.go(wide.join)
     slow = c.current
     c.label(wide.direct)
     c.go(wide.join)
-    c.label(wide.join)
-    origins = f"[ {wide.pointer.ref}, %{wide.direct} ], [ {staging.ref}, %{slow} ]"
+    c.label(wide.join, known)
+    origins = f"[ {wide.pointer.ref}, %{wide.direct} ], [ {packed.ref}, %{slow} ]"
     source = c.emit(PTR, f"phi ptr {origins}")
     block = c.load_scalar(element.over(WAVE * count), source, align=1)
     if count == 1:
@@ -91,19 +97,41 @@ def load_lanes(
 def store_lanes(c: Wave, i: Decoded, lanes: Lanes, values: list[Value], space: Space) -> None:
     """The elements of each active lane, next to each other; the highest lane wins a conflict."""
     nbytes = values[0].type.bits // 8 * len(values)
+    if not c.inline_memory:
+        split = c.env_pointer("split")
+        for k, value in enumerate(values):
+            c.do(f"store {value!r}, {c.offset(split, 128 * k)!r}, align 8")
+        _call(c, i, lanes, "store", nbytes, space)
+        return
     wide = _wide_pointer(c, i, lanes, nbytes, space, "store")
     block = _interleave(c, values)
-    staging = c.env_pointer("staging")
+    packed = c.env_pointer("packed")
+    known = c.snapshot()
     c.branch(wide.fast, wide.direct, wide.helper)
-    c.label(wide.helper)
-    c.do(f"store {block!r}, {staging!r}, align 1")
+    c.label(wide.helper, known)
+    c.do(f"store {block!r}, {packed!r}, align 8")
     c.do(f"store {lanes.all(c)!r}, {c.env_pointer('addresses')!r}, align 8")
     _helper(c, "scatter", wide.site, nbytes, space)
     c.go(wide.join)
     c.label(wide.direct)
     c.do(f"store {block!r}, {wide.pointer!r}, align 1")
     c.go(wide.join)
-    c.label(wide.join)
+    c.label(wide.join, known)
+
+
+def _call(c: Wave, i: Decoded, lanes: Lanes, name: Access, nbytes: int, space: Space) -> None:
+    """The whole access as a call of the runtime; data is in, or comes from, env.split."""
+    site = c.site(i, nbytes, space, name)
+    if lanes.full is not None or space == "flat":
+        c.do(f"store {lanes.all(c)!r}, {c.env_pointer('addresses')!r}, align 8")
+        _helper(c, name, site, nbytes, space)
+        return
+    assert lanes.offset is not None and lanes.base is not None
+    c.do(f"store {lanes.offset!r}, {c.env_pointer('offsets')!r}, align 4")
+    base = lanes.base + lanes.plus
+    lds = "true" if space == "lds" else "false"
+    arguments = f"{c.exec_bits()!r}, i64 {site}, i64 {nbytes}, i1 {lds}, {base!r}"
+    c.check_call(f"@{name}_at(ptr %env, {arguments})")
 
 
 def _interleave(c: Wave, values: list[Value]) -> Value:
@@ -286,11 +314,12 @@ def scalar_pointer(c: Wave, i: Decoded, address: Value, nbytes: int) -> Value:
         I64.scalar, c.pointer(f"getelementptr %Slot, {slot!r}, i32 0, i32 {index}")
     )
     check, fine = c.new_label("check"), c.new_label("fine")
+    known = c.snapshot()
     c.branch((address - start).ult(limit), fine, check)
     c.label(check)
     c.check_call(f"@access_scalar(ptr %env, i64 {site}, {address!r}, i64 {nbytes})")
     c.go(fine)
-    c.label(fine)
+    c.label(fine, known)
     return c.emit(PTR, f"inttoptr {address!r} to ptr")
 
 

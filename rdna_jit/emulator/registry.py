@@ -128,7 +128,7 @@ def valu(
         if accumulate:
             values.append(access.destination(destination, result))
         saturating = saturate if "clamp" in i.modifiers else None
-        access.write(destination, (saturating or compute)(c, *values))
+        access.write(destination, c.apply(saturating or compute, values))
 
     op(mnemonic, modifiers=modifiers)(handler)
 
@@ -170,7 +170,7 @@ def packed(
         if accumulate:
             values.append(c.vgpr(i.operands[0].index).bitcast(lane))
         saturating = saturate if "clamp" in i.modifiers else None
-        access.write(i.operands[0], (saturating or compute)(c, *values))
+        access.write(i.operands[0], c.apply(saturating or compute, values))
 
     op(mnemonic, modifiers=modifiers | DPP if accumulate else modifiers)(handler)
 

@@ -20,16 +20,21 @@ from rdna_jit.emulator.decode import EXEC, Decoded
 from rdna_jit.emulator.ir import I32, I64, Value
 from rdna_jit.emulator.wave import Site, Wave
 
-_ATTRIBUTES = (
-    'attributes #0 = { nounwind "prefer-vector-width"="512" "min-legal-vector-width"="512" '
-    '"denormal-fp-math"="ieee,ieee" }'
-)
+_WIDTHS = '"prefer-vector-width"="512" "min-legal-vector-width"="512"'
+_ATTRIBUTES = f"""\
+attributes #0 = {{ nounwind {_WIDTHS} "denormal-fp-math"="ieee,ieee" }}
+attributes #1 = {{ nounwind noinline {_WIDTHS} "denormal-fp-math"="ieee,ieee" }}
+"""
 _HELPERS = """\
 declare i32 @fault(ptr, i32, i64, i32, i64) cold
 declare i32 @access_scalar(ptr, i64, i64, i64) cold
 declare i32 @access(ptr, i32, i64, i64, i1, i32)
 declare i32 @gather(ptr, i32, i64, i64, i1)
 declare i32 @scatter(ptr, i32, i64, i64, i1)
+declare i32 @load(ptr, i32, i64, i64, i1)
+declare i32 @store(ptr, i32, i64, i64, i1)
+declare i32 @load_at(ptr, i32, i64, i64, i1, i64)
+declare i32 @store_at(ptr, i32, i64, i64, i1, i64)
 declare i32 @flat_resolve(ptr, i32, i64, i64)
 declare void @clock_wait(ptr, i64)
 declare void @clock_wait_scalar(ptr)
@@ -65,13 +70,24 @@ def translate(
     functions: Sequence[int] = (),
     options: Options | None = None,
     profile: bool = False,
+    inline_memory: bool = True,
+    vector_exec: bool = False,
+    inline_lines: int = 1 << 30,
 ) -> Translation:
     """Translate the kernel at `entry`.
 
     `code` holds its instructions and those of every function at `functions` that it may call.
-    A profiling translation also counts active lanes and waits for loads.
+    A profiling translation also counts active lanes and waits for loads. For the other options see
+    `Wave`; they change speed, not results.
     """
-    return _Translator(code, entry, functions, options, profile).run()
+    wave = Wave(
+        options,
+        profile=profile,
+        inline_memory=inline_memory,
+        vector_exec=vector_exec,
+        inline_lines=inline_lines,
+    )
+    return _Translator(code, entry, functions, wave).run()
 
 
 class _Translator:
@@ -80,12 +96,11 @@ class _Translator:
         code: Sequence[Decoded],
         entry: int,
         functions: Sequence[int],
-        options: Options | None,
-        profile: bool,
+        wave: Wave,
     ) -> None:
         self.code = sorted(code, key=lambda i: i.address)
         self.entry = entry
-        self.wave = Wave(options, profile=profile)
+        self.wave = wave
         self.addresses = [i.address for i in self.code]
         self.known = frozenset(self.addresses)
         self.blocks: list[Block] = []
@@ -235,6 +250,7 @@ class _Translator:
                 *body,
                 *c.lines,
                 "}",
+                *c.functions,
                 _ATTRIBUTES,
                 '!0 = !{!"branch_weights", i32 1, i32 1000000}',
                 "",
@@ -244,6 +260,8 @@ class _Translator:
     def _prologue(self) -> None:
         c = self.wave
         c.lines.append("entry:")
+        if c.vector_exec:
+            c.allocas["%exec"] = I32.text
         for index in c.used_vgprs:
             c.allocas[f"%v{index}"] = I32.text
         for index in c.used_sgprs:
@@ -262,6 +280,8 @@ class _Translator:
                 value = c.emit(I32, f"trunc i32 {value} to i1").ref
                 type = "i1"
             c.do(f"store {type} {value}, ptr {slot}")
+        if c.vector_exec:
+            c.set_sgpr(EXEC, c.sgpr(EXEC))
         resume = c.load_scalar(I32.scalar, self._state("resume"))
         cases = " ".join(
             f"i32 {n}, label %{c.code_label(address)}"

@@ -6,14 +6,14 @@ and profiles refer back to the instruction.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from rdna_jit.emulator import layout
 from rdna_jit.emulator.context import Context, Options
 from rdna_jit.emulator.decode import EXEC, Decoded
-from rdna_jit.emulator.ir import I32, I64, PTR, Type, Value
+from rdna_jit.emulator.ir import I1, I32, I64, PTR, Type, Value
 
 Space = Literal["global", "scalar", "lds", "flat", "scratch"]
 Access = Literal["load", "store", "atomic"]
@@ -43,9 +43,25 @@ class Edge:
 class Wave(Context):
     """A `Context` that also knows memory sites, labels of code addresses and faults."""
 
-    def __init__(self, options: Options | None = None, *, profile: bool = False) -> None:
+    def __init__(
+        self,
+        options: Options | None = None,
+        *,
+        profile: bool = False,
+        inline_memory: bool = True,
+        vector_exec: bool = False,
+        inline_lines: int = 1 << 30,
+    ) -> None:
+        """`inline_memory` puts the fast way of loads and stores into the code. `vector_exec` keeps
+        EXEC expanded to one word per lane as well, for CPUs without mask registers. Operations
+        that take more than `inline_lines` lines of IR become functions, translated once."""
         super().__init__(options)
+        self.inline_lines = inline_lines
+        self.functions: list[str] = []
+        self._outlined: dict[object, tuple[str, Type] | None] = {}
         self.profile = profile
+        self.inline_memory = inline_memory
+        self.vector_exec = vector_exec
         self.sites: list[Site] = []
         self.current = ""
         # (address to go on at, label of the block that suspends), numbered from 1
@@ -53,9 +69,59 @@ class Wave(Context):
         self.edges: list[Edge] = []
         self.jumps = False
 
-    def label(self, name: str) -> None:
+    def label(self, name: str, known: dict[str, Value] | None = None) -> None:
+        """Start a basic block. `known` are values of registers that still hold in it."""
         super().label(name)
         self.current = name
+        self._known.update(known or {})
+
+    def snapshot(self) -> dict[str, Value]:
+        """What is known of registers here, for a later block that this one dominates."""
+        return dict(self._known)
+
+    # Operations out of line
+    def apply(self, compute: Callable[..., Value], values: Sequence[Value]) -> Value:
+        key = (compute, *(v.type for v in values))
+        if key not in self._outlined:
+            self._outlined[key] = self._outline(compute, [v.type for v in values])
+        outlined = self._outlined[key]
+        if outlined is None:
+            return compute(self, *values)
+        name, type = outlined
+        return self.emit(type, f"call {type.text} {name}({', '.join(map(repr, values))})")
+
+    def _outline(
+        self, compute: Callable[..., Value], types: Sequence[Type]
+    ) -> tuple[str, Type] | None:
+        """A function for `compute`, unless it is short or looks at registers."""
+        c = Context(self.options)
+        parameters = [Value(c, type, f"%a{n}") for n, type in enumerate(types)]
+        out = compute(c, *parameters)
+        if len(c.lines) <= self.inline_lines or c.used_vgprs or c.used_sgprs:
+            return None
+        name = f"@operation.{len(self.functions)}"
+        head = f"define internal {out.type.text} {name}({', '.join(map(repr, parameters))}) #1"
+        slots = [f"  {slot} = alloca {type}" for slot, type in c.allocas.items()]
+        self.functions.append("\n".join([f"{head} {{", *slots, *c.lines, f"  ret {out!r}", "}"]))
+        self.declarations |= c.declarations
+        return name, out.type
+
+    # EXEC as a vector
+    def lane_mask(self, index: int) -> Value:
+        if index != EXEC or not self.vector_exec:
+            return super().lane_mask(index)
+        # the sign bit is what AVX2's blend looks at
+        return self._memo("mask126", lambda: self._load("%exec", I32).slt(0))
+
+    def set_sgpr(self, index: int, value: Value) -> None:
+        super().set_sgpr(index, value)
+        if index == EXEC and self.vector_exec:
+            self._store("%exec", self.sgpr(EXEC).bitcast(I1).sext(I32))
+
+    def set_lane_mask(self, index: int, mask: Value) -> None:
+        super().set_lane_mask(index, mask)
+        if index == EXEC:
+            self._known.pop("mask126", None)
 
     def rewind(self, mark: tuple[int, str]) -> None:
         """Forget everything emitted since `mark`, a (line count, block label) pair."""
@@ -135,22 +201,25 @@ class Wave(Context):
     def fault_if(self, condition: Value, kind: int, where: int) -> None:
         """Stop the wave when an I1 scalar holds."""
         bad, fine = self.new_label("bad"), self.new_label("fine")
+        known = self.snapshot()
         self.branch(condition, bad, fine, rare=True)
         self.label(bad)
         self.fault(kind, where)
-        self.label(fine)
+        self.label(fine, known)
 
     def check_call(self, text: str) -> None:
         """Call a helper that returns i32, nonzero after it recorded a fault; then go on."""
         status = self.emit(I32.scalar, f"call i32 {text}")
         fine = self.new_label("ok")
+        known = self.snapshot()
         self.branch(status.ne(0), "fault", fine, rare=True)
-        self.label(fine)
+        self.label(fine, known)
 
     # Lanes
     def each_active_lane(self, body: Callable[[Value], None]) -> None:
         """Run `body(lane)` for every active lane in ascending order; lane is a scalar I64."""
         exec_bits = self.exec_bits()
+        known = self.snapshot()
         before, loop, end = (self.new_label(p) for p in ("lanes", "lane", "lanes.end"))
         self.go(before)
         self.label(before)
@@ -166,7 +235,7 @@ class Wave(Context):
         origins = f"[ {exec_bits.ref}, %{before} ], [ {rest.ref}, %{self.current} ]"
         self.lines[at] = f"  {left.ref} = phi i32 {origins}"
         self.branch(rest.eq(0), end, loop)
-        self.label(end)
+        self.label(end, known)
 
     def exec_is_full(self) -> Value:
         return self.sgpr(EXEC).eq(0xFFFF_FFFF)

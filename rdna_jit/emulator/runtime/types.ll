@@ -5,8 +5,9 @@
 ; layout.py mirrors the types with ctypes; each translated kernel begins with the same type lines.
 ; The files of this folder are joined into one module.
 ;
-; Memory accesses that are not one consecutive block go through `gather` and `scatter`: the caller
-; puts 32 lane addresses into env.addresses; the data of lane i is at env.staging + i * bytes.
+; For a lane-wise access the caller puts 32 lane addresses into env.addresses, or 32-bit offsets
+; from one base into env.offsets. Data is either `packed`, all of lane 0 before all of lane 1, or
+; `split`, the first dword of every lane before the second dword of every lane.
 
 ; A registered range of memory: first address, bytes, one byte per 128-byte line touched (profile),
 ; one i32 per byte (checks): 0 never written, 1 written by the host, 2 + n by workgroup n.
@@ -21,9 +22,9 @@
 ; 6 lds bytes, 7 steps left, 8 fault kind, 9 fault lane, 10 fault site or pc, 11 fault address,
 ; 12 LDS shadow of the checked build (or null): per byte the last write and the last read,
 ; 13 wave, 14 workgroup, 15 epoch (counts barrier intervals), 16 first epoch of this workgroup,
-; 17 state of the running wave, 18 lane addresses, 19 staging for data, 20 for second operands,
-; 21 checks: 1 races, 2 uninitialised; 22 host address of code object address 0
-%Env = type { ptr, i64, ptr, ptr, ptr, ptr, i64, i64, i32, i32, i64, i64, ptr, i64, i64, i64, i64, ptr, [32 x i64], [512 x i8], [512 x i8], i64, i64 }
+; 17 state of the running wave, 18 lane addresses, 19 split data, 20 packed data,
+; 21 checks: 1 races, 2 uninitialised; 22 host address of code object address 0; 23 lane offsets
+%Env = type { ptr, i64, ptr, ptr, ptr, ptr, i64, i64, i32, i32, i64, i64, ptr, i64, i64, i64, i64, ptr, [32 x i64], [512 x i8], [512 x i8], i64, i64, [32 x i32] }
 ; Per wave: 0 scalar registers (126 is exec), 1 scc, 2 resume point, 3 steps left, 4 has ended,
 ; 5 latency clock (see below), 6 padding, 7 vector registers
 %State = type { [128 x i32], i32, i32, i64, i64, %Clock, [135 x i64], [256 x <32 x i32>] }
@@ -45,3 +46,4 @@ declare i32 @llvm.cttz.i32(i32, i1)
 declare i32 @llvm.ctpop.i32(i32)
 declare i64 @llvm.umax.i64(i64, i64)
 declare i64 @llvm.umin.i64(i64, i64)
+declare i64 @llvm.vector.reduce.or.v32i64(<32 x i64>)
