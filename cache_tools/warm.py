@@ -12,10 +12,11 @@ from concurrent.futures import BrokenExecutor, ProcessPoolExecutor, as_completed
 from typing import Any
 
 from cache_tools import jobs as planning
-from cache_tools import where
+from cache_tools import model_calls, where
 from cache_tools.jobs import Job
 from cache_tools.output import Progress, print_json
 from rdna_jit import arch as archs
+from rdna_jit import models
 from rdna_jit.cache import KernelCache, Key, Store, configured
 from rdna_jit.config import config
 from rdna_jit.errors import ContractError, RdnaJitError
@@ -38,6 +39,23 @@ def configure_warm(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         help="op calls, one a line: linear.w4a16_gemv(f16[1,4096], i32[512,4096], ...)",
+    )
+    parser.add_argument(
+        "--model",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help=f"all ops at a model's shapes: {', '.join(models.MODELS)}",
+    )
+    parser.add_argument(
+        "--split", metavar="NAME", help="with --model: only this split over ranks, EP4 or TP2"
+    )
+    parser.add_argument(
+        "--rows",
+        type=_numbers,
+        default=models.DECODE_ROWS,
+        metavar="M,M,...",
+        help=f"with --model: tokens per call (default: {','.join(map(str, models.DECODE_ROWS))})",
     )
     parser.add_argument(
         "--arch",
@@ -77,7 +95,17 @@ def _chosen(arguments: argparse.Namespace) -> list[Job]:
         chosen += planning.from_recorded(_lines(path), path, arguments.arch)
     for path in arguments.calls:
         chosen += planning.from_calls(_lines(path), path, arguments.arch)
+    for name in arguments.model:
+        calls = model_calls.calls(models.get(name), arguments.split, arguments.rows)
+        chosen += planning.from_calls(calls, f"model {name}", arguments.arch)
     return list(dict.fromkeys(chosen))
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    numbers = text.split(",")
+    if not all(number.strip().isdecimal() and int(number) for number in numbers):
+        raise argparse.ArgumentTypeError(f"{text!r}: write numbers such as 1,2,4")
+    return tuple(map(int, numbers))
 
 
 def _lines(path: str) -> list[str]:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from rdna_jit.errors import ContractError
+
 DECODE_ROWS = (1, 2, 3, 4, 6, 8, 12, 16)
 """Tokens per call in decoding: streams, and verify batches of speculative decoding."""
 PREFILL_ROWS = (512, 2048)
@@ -57,11 +59,10 @@ class Model:
 
 
 def get(name: str) -> Model:
-    """The model of this name. KeyError lists the names."""
-    try:
-        return MODELS[name]
-    except KeyError:
-        raise KeyError(f"no model is called {name!r}; there are {', '.join(MODELS)}") from None
+    """The model of this name. ContractError lists the names."""
+    if name not in MODELS:
+        raise ContractError(f"no model is called {name!r}; there are {', '.join(MODELS)}")
+    return MODELS[name]
 
 
 def _split(

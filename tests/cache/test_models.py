@@ -1,0 +1,76 @@
+import pytest
+
+from cache_tools.jobs import _value
+from cache_tools.model_calls import calls
+from cache_tools.output import Progress
+from rdna_jit import models
+from rdna_jit.errors import ContractError
+
+
+@pytest.mark.parametrize("model", models.MODELS.values(), ids=models.MODELS.keys())
+def test_shapes_fit_their_groups_and_splits(model):
+    for layers in model.dense.values():
+        for layer in layers:
+            assert layer.N > 0 and layer.K > 0
+            if layer.format == "int4":
+                assert layer.K % model.group == 0 and layer.N % 8 == 0
+    if model.experts is not None:
+        routed = model.experts
+        assert routed.hidden % routed.group == 0 and routed.top_k <= routed.experts
+        for experts, intermediate in routed.splits.values():
+            assert routed.experts % experts == 0 and routed.intermediate % intermediate == 0
+            assert intermediate % routed.group == 0
+    assert model.dense or model.experts
+
+
+def test_dense_layers_shrink_with_the_number_of_ranks():
+    dense = models.get("qwen3.8-27b").dense
+    sizes = {tp: sum(la.N * la.K for la in layers) for tp, layers in dense.items()}
+    assert sizes[1] == 2 * sizes[2] == 4 * sizes[4]
+    assert {(8704, 5120), (5120, 4352)} <= {(la.N, la.K) for la in dense[4]}
+
+
+def test_calls_follow_split_and_rows():
+    flash = models.get("flash-next")
+    made = calls(flash, "EP4", (1, 4))
+    assert len(made) == 2 and all("u8[128,1280,1280]" in call for call in made)
+    assert "f16[4,2560]" in made[1] and "expert_map=i32[512]" in made[1]
+    assert "expert_map" not in calls(flash, "PP3", (1,))[0]
+    with pytest.raises(ContractError, match="there are .*EP4"):
+        calls(flash, "TP3", (1,))
+    with pytest.raises(ContractError, match="no op serves"):
+        calls(flash, "TP4", (1,))
+
+
+def test_unknown_model_names_the_known():
+    with pytest.raises(ContractError, match="flash-next"):
+        models.get("gpt-2")
+
+
+def test_tensor_notation():
+    import ast
+
+    import torch
+
+    def value(text):
+        return _value(ast.parse(text, mode="eval").body)
+
+    tensor = value("f16[2,3]")
+    assert tensor.shape == (2, 3) and tensor.dtype is torch.float16
+    assert value("float8_e4m3fn[4]").dtype is torch.float8_e4m3fn
+    assert value("u8[0,4]").numel() == 0
+    assert value("128") == 128 and value("None") is None and value("'auto'") == "auto"
+
+
+def test_progress_shows_on_terminals_only(monkeypatch, capsys):
+    progress = Progress(2)
+    progress.step("a")
+    progress.end()
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    progress = Progress(2)
+    progress.step("first")
+    progress.step("second")
+    progress.end()
+    shown = capsys.readouterr().err
+    assert "1/2 first" in shown and "2/2 second" in shown and shown.endswith("\n")
