@@ -1,0 +1,134 @@
+"""Act-order int4 weights: what a `g_idx` argument means, and the kernel for checkpoint order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NoReturn
+
+import torch
+
+from rdna_jit.dispatch import Candidate
+from rdna_jit.errors import ContractError
+from rdna_jit.formats import act_order
+from rdna_jit.ops._dense_int4 import Choice, Int4Call
+from rdna_jit.spec import KernelSpec, Parameter
+from rdna_jit.template import Value
+
+_MOST_STRIDE = 1 << 40
+_TILES = (1, 2, 4, 8)
+
+ACT_ORDER = KernelSpec(
+    name="w4a16_act_order",
+    file="w4a16_act_order.hip",
+    entry="w4a16_act_order",
+    parameters=(
+        Parameter("x", "const f16*", align=2),
+        Parameter("qweight", "const u32*", align=4),
+        Parameter("zeros", "const void*", align=4),
+        Parameter("scales", "const f16*", align=2),
+        Parameter("g_idx", "const i32*", align=4),
+        Parameter("bias", "const f16*", align=2),
+        Parameter("out", "f16*", "out", align=2),
+        Parameter("m", "i32", "size"),
+    ),
+    template={
+        "N": range(1, 1 << 30),
+        "K": range(8, 1 << 30, 8),
+        "M_TILE": _TILES,
+        "WAVES": range(1, 33),
+        "HAS_ZEROS": (False, True),
+        "ZERO_OFFSET": (0, 1),
+        "HAS_BIAS": (False, True),
+        "X_SCALAR": (False, True),
+        "X_STRIDE": range(_MOST_STRIDE),
+        "W_STRIDE": range(_MOST_STRIDE),
+        "Z_STRIDE": range(_MOST_STRIDE),
+        "S_STRIDE": range(_MOST_STRIDE),
+        "OUT_STRIDE": range(_MOST_STRIDE),
+    },
+    block=lambda values: int(values["WAVES"]) * 32,
+)
+
+
+def choose(call: Int4Call) -> Choice:
+    """The kernel for natural-order words whose rows belong to any group."""
+    tile = next((t for t in _TILES if t >= call.M), _TILES[-1])
+    values: dict[str, Value] = {
+        "N": call.N,
+        "K": call.K,
+        "M_TILE": tile,
+        "WAVES": min(16, call.K // 8),
+        "HAS_ZEROS": call.zeros == "packed",
+        "ZERO_OFFSET": call.zero_offset if call.zeros == "packed" else 0,
+        "HAS_BIAS": call.has_bias,
+        "X_SCALAR": call.x_align >= 4,
+        "X_STRIDE": call.x_stride if call.M > 1 else call.K,
+        "W_STRIDE": call.w_stride,
+        "Z_STRIDE": call.z_stride if call.zeros == "packed" else 0,
+        "S_STRIDE": call.s_stride,
+        "OUT_STRIDE": call.out_stride if call.M > 1 else call.N,
+    }
+    grid = (-(-call.N // 32), -(-call.M // tile))
+    decode = Candidate(
+        "w4a16_decode", False, "g_idx mixes groups; formats.pack_gptq sorts the rows once"
+    )
+    taken = Candidate("w4a16_act_order", True, "looks up scale and zero for every weight")
+    return Choice(values, grid, (decode, taken))
+
+
+@dataclass(frozen=True)
+class _Known:
+    """What was found out about one state of a tensor's content."""
+
+    version: int
+    kind: str  # "sorted", "order" or "groups"
+    perm: torch.Tensor | None
+
+
+def resolve(g_idx: torch.Tensor, K: int, groups: int, shuffled: bool) -> torch.Tensor | None:
+    """The `g_idx` that the kernels need: None where rows are sorted by group already.
+
+    Natural order: `g_idx` itself. Shuffled order: the order of rows, int32 `[K]`. The content is
+    read once per tensor and remembered on it; a graph capture must come after a first call.
+    """
+    if g_idx.dim() != 1 or g_idx.numel() != K or g_idx.dtype != torch.int32 or K % groups:
+        return g_idx  # the plan says what is wrong
+    version = -1 if g_idx.is_inference() else g_idx._version
+    known: _Known | None = getattr(g_idx, "_rdna_jit_order", None)
+    if known is None or known.version != version:
+        known = _classify(g_idx, groups, version)
+        g_idx._rdna_jit_order = known  # type: ignore[attr-defined]
+    if known.kind == "sorted":
+        return None
+    if shuffled and known.perm is None:
+        _refuse("groups of equal size", "groups that gptq_shuffle cannot sort", "shuffled=False")
+    if not shuffled and known.kind == "order":
+        _refuse(f"groups 0..{groups - 1}", "an order of rows", "shuffled=True for such weights")
+    return known.perm if shuffled else g_idx
+
+
+def _refuse(expected: str, got: str, hint: str) -> NoReturn:
+    raise ContractError(
+        f"gptq_gemm: g_idx: expected {expected}, got {got}; pass {hint}",
+        name="g_idx",
+        expected=expected,
+        got=got,
+    )
+
+
+def _classify(g_idx: torch.Tensor, groups: int, version: int) -> _Known:
+    K = g_idx.numel()
+    values = g_idx.long()
+    rows = torch.arange(K, device=g_idx.device)
+    if torch.equal(values, rows // (K // groups)) or torch.equal(values, rows):
+        return _Known(version, "sorted", None)
+    if torch.equal(values.sort().values, rows):
+        return _Known(version, "order", g_idx)
+    low, high = int(values.min()), int(values.max())
+    if low < 0 or high >= groups:
+        _refuse(f"groups 0..{groups - 1}", f"values {low}..{high}", "the checkpoint's g_idx")
+    try:
+        perm = act_order(g_idx, groups)
+    except ContractError:
+        perm = None
+    return _Known(version, "groups", perm)

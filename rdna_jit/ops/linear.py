@@ -1,0 +1,325 @@
+"""Linear layers with quantised weights: `y = x @ W (+ bias)` for few rows of x.
+
+Activations, scales and results are fp16, sums fp32. Codes are dequantised exactly: q - z is an
+exact integer and the scale is applied in fp32 after the dot, once per group. Two runs give the
+same bits. docs/linear.md describes the formats, the kernels and what they cost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+
+from rdna_jit.dispatch import Launch, Plan
+from rdna_jit.formats import Int4Weight
+from rdna_jit.ops import _act_order, _dense_int4
+from rdna_jit.ops._contract import (
+    alignment,
+    check_no_overlap,
+    check_tensor,
+    reject,
+    row_stride,
+)
+from rdna_jit.ops._dense_int4 import Choice, Int4Call
+from rdna_jit.ops._op import public_op
+from rdna_jit.spec import KernelSpec
+
+__all__ = ["gptq_gemm", "w4a16_gemv"]
+
+Tensor = torch.Tensor
+_HALF, _INT = torch.float16, torch.int32
+
+
+def gptq_gemm(
+    x: Tensor,
+    qweight: Tensor | Int4Weight,
+    qzeros: Tensor | None = None,
+    scales: Tensor | None = None,
+    g_idx: Tensor | None = None,
+    *,
+    zero_offset: int | None = None,
+    shuffled: bool | None = None,
+    bias: Tensor | None = None,
+    out: Tensor | None = None,
+) -> Tensor:
+    """`y[m, n] = fp16(sum_k x[m, k] * (q[k, n] - z[g, n]) * scales[g, n] + bias[n])`.
+
+    x fp16 `[M, K]`; qweight int32 `[K/8, N]`; qzeros int32 `[K/G, N/8]` or None (all zeros 8);
+    scales fp16 `[K/G, N]`; bias fp16 `[N]`; returns fp16 `[M, N]`, `out` when given. The last
+    dimensions must be contiguous, rows may be strided and misaligned (served more slowly).
+
+    G is K divided by the rows of `scales`: a multiple of 32, or K itself. K is a multiple of 8; N
+    is a multiple of 8 where there are qzeros. `zero_offset` is added to the stored zeros: 1 for
+    GPTQ v1 checkpoints, 0 for v2, AWQ and compressed-tensors. `shuffled` tells the order of the
+    codes in a word: False as in checkpoints, True after formats.gptq_shuffle.
+
+    `g_idx` int32 `[K]`: as in the checkpoint (the group of each row), or with `shuffled` the order
+    of rows that gptq_shuffle took. Its content is looked at once per tensor. Act-order weights in
+    checkpoint order run in a slower kernel: pack them once with formats.pack_gptq.
+
+    `qweight` may be a formats.Int4Weight, which brings all of this along. Any M is served; above
+    16 rows the weights are read once per chunk of rows. Rows of a batch may differ in the last bit
+    from the same row alone. Raises ContractError naming the tensor.
+    """
+    return _forward(
+        _gptq_gemm, x, qweight, qzeros, scales, g_idx,
+        zero_offset=zero_offset, shuffled=shuffled, bias=bias, out=out,
+    )  # fmt: skip
+
+
+def _forward(
+    target: Callable[..., Any],
+    x: Tensor,
+    qweight: Tensor | Int4Weight,
+    qzeros: Tensor | None = None,
+    scales: Tensor | None = None,
+    g_idx: Tensor | None = None,
+    *,
+    zero_offset: int | None = None,
+    shuffled: bool | None = None,
+    bias: Tensor | None = None,
+    out: Tensor | None = None,
+) -> Any:
+    """Call the registered op, or its planner, with plain tensors and a resolved g_idx."""
+    if isinstance(qweight, Int4Weight):
+        w = qweight
+        return target(
+            x, w.qweight, w.qzeros, w.scales, w.perm,
+            zero_offset=w.zero_offset, shuffled=True, bias=bias, out=out,
+        )  # fmt: skip
+    if g_idx is not None and scales is not None and not torch.compiler.is_compiling():
+        g_idx = _act_order.resolve(g_idx, qweight.shape[0] * 8, scales.shape[0], bool(shuffled))
+    return target(
+        x, qweight, qzeros, scales, g_idx,
+        zero_offset=zero_offset, shuffled=shuffled, bias=bias, out=out,
+    )  # fmt: skip
+
+
+def _plan_gptq(
+    x: Tensor,
+    qweight: Tensor,
+    qzeros: Tensor | None,
+    scales: Tensor,
+    g_idx: Tensor | None = None,
+    *,
+    zero_offset: int,
+    shuffled: bool,
+    bias: Tensor | None = None,
+    out: Tensor | None = None,
+) -> Plan:
+    op = "gptq_gemm"
+    N, K = _check_operands(op, x, qweight, bias, out)
+    if shuffled not in (False, True):
+        reject(op, "shuffled", "True or False", shuffled, "say which order the codes have")
+    check_tensor(op, "scales", scales, _HALF, (None, N), x.device)
+    groups = scales.shape[0]
+    group = _check_groups(op, K, groups)
+    if qzeros is not None:
+        if N % 8:
+            reject(op, "qweight", "a multiple of 8 columns, as qzeros packs them", f"N = {N}")
+        check_tensor(op, "qzeros", qzeros, _INT, (groups, N // 8), x.device)
+        if zero_offset not in (0, 1):
+            hint = "1 for GPTQ v1 checkpoints, 0 for v2, AWQ and compressed-tensors"
+            reject(op, "zero_offset", "0 or 1", zero_offset, hint)
+    if g_idx is not None:
+        check_tensor(op, "g_idx", g_idx, _INT, (K,), x.device)
+    call = _describe(x, qweight, scales, bias, out, group, shuffled)
+    if qzeros is not None:
+        call = replace(
+            call,
+            zeros="packed",
+            zero_offset=int(zero_offset),
+            z_stride=row_stride(qzeros),
+            z_align=alignment(qzeros, 16),
+        )
+    if g_idx is not None and not shuffled:
+        return _plan(op, _act_order.ACT_ORDER, _act_order.choose, call)
+    call = replace(call, has_perm=g_idx is not None)
+    return _plan(op, _dense_int4.DECODE, _dense_int4.choose, call)
+
+
+def _plan_gemv(
+    x: Tensor,
+    qweight: Tensor,
+    scales: Tensor,
+    zeros: Tensor | None = None,
+    *,
+    group_size: int,
+    bias: Tensor | None = None,
+    out: Tensor | None = None,
+) -> Plan:
+    op = "w4a16_gemv"
+    N, K = _check_operands(op, x, qweight, bias, out)
+    group = K if group_size == -1 else group_size
+    if group <= 0 or K % group:
+        reject(op, "group_size", f"a divisor of K = {K}, or -1 for all of it", group_size)
+    groups = K // group
+    _check_groups(op, K, groups)
+    check_tensor(op, "scales", scales, _HALF, (groups, N), x.device)
+    call = _describe(x, qweight, scales, bias, out, group, shuffled=False)
+    if zeros is not None:
+        check_tensor(op, "zeros", zeros, torch.uint8, (groups, N), x.device)
+        z_stride, z_align = row_stride(zeros), alignment(zeros, 16)
+        call = replace(call, zeros="bytes", z_stride=z_stride, z_align=z_align)
+    return _plan(op, _dense_int4.DECODE, _dense_int4.choose, call)
+
+
+def _check_operands(
+    op: str, x: Tensor, qweight: Tensor, bias: Tensor | None, out: Tensor | None
+) -> tuple[int, int]:
+    """N and K of a call on words `[K/8, N]`."""
+    check_tensor(op, "x", x, _HALF, (None, None))
+    M, K = x.shape
+    check_tensor(op, "qweight", qweight, _INT, (None, None), x.device)
+    if K % 8 or not K:
+        reject(op, "x", "K a positive multiple of 8", f"K = {K}", "pad x and the weights")
+    if qweight.shape[0] * 8 != K:
+        hint = "qweight holds 8 codes of one column per word"
+        if qweight.shape[0] == K:
+            hint = "this looks like AWQ's form: convert it with formats.awq_to_gptq"
+        reject(op, "qweight", f"{K // 8} rows for K = {K}", qweight.shape[0], hint)
+    N = qweight.shape[1]
+    if bias is not None:
+        check_tensor(op, "bias", bias, _HALF, (N,), x.device)
+    if out is not None:
+        check_tensor(op, "out", out, _HALF, (M, N), x.device)
+        if M > 1 and out.stride(0) < N:
+            reject(op, "out", "rows apart from each other", f"strides {out.stride()}")
+    return N, K
+
+
+def _check_groups(op: str, K: int, groups: int) -> int:
+    """The group size of `groups` rows of scales."""
+    if not groups or K % groups:
+        reject(op, "scales", f"rows that divide K = {K} into groups", groups)
+    group = K // groups
+    if group % 32 and groups > 1:
+        hint = "a matrix with one group may have any K"
+        reject(op, "scales", "groups of a multiple of 32 rows", f"{group} (K = {K})", hint)
+    return group
+
+
+def _describe(
+    x: Tensor,
+    qweight: Tensor,
+    scales: Tensor,
+    bias: Tensor | None,
+    out: Tensor | None,
+    group: int,
+    shuffled: bool,
+) -> Int4Call:
+    (M, K), N = x.shape, qweight.shape[1]
+    call = Int4Call(
+        M=M,
+        N=N,
+        K=K,
+        group=group,
+        shuffled=shuffled,
+        zeros="none",
+        has_bias=bias is not None,
+        x_stride=row_stride(x),
+        w_stride=row_stride(qweight),
+        s_stride=row_stride(scales),
+        out_stride=N if out is None else row_stride(out),
+        x_align=alignment(x, 16),
+        w_align=alignment(qweight, 16),
+        s_align=alignment(scales, 16),
+        out_align=alignment(out, 16) if out is not None else 2 * N & -(2 * N) or 16,
+    )
+    return call
+
+
+def _plan(op: str, spec: KernelSpec, choose: Callable[[Int4Call], Choice], call: Int4Call) -> Plan:
+    shape = {"M": call.M, "N": call.N, "K": call.K, "G": call.group}
+    size = (call.M, call.N)
+    if not call.M or not call.N:
+        return Plan(op, "none", shape=shape, extra=size, notes=("nothing to compute",))
+    choice = choose(call)
+    kernel = spec.specialise(**choice.values)
+    launch = Launch(kernel, choice.grid, spec.block_of(choice.values))
+    return Plan(
+        op,
+        spec.name,
+        choice.values,
+        (launch,),
+        choice.candidates,
+        choice.notes,
+        shape,
+        extra=size,
+    )
+
+
+def _fake(x: Tensor, qweight: Tensor, *_: Any, **__: Any) -> Tensor:
+    return x.new_empty((x.shape[0], qweight.shape[1]))
+
+
+@public_op(
+    "gptq_gemm(Tensor x, Tensor qweight, Tensor? qzeros, Tensor scales, Tensor? g_idx=None, *, "
+    "int zero_offset, bool shuffled, Tensor? bias=None) -> Tensor",
+    plan=_plan_gptq,
+    fake=_fake,
+)
+def _gptq_gemm(
+    plan: Plan,
+    x: Tensor,
+    qweight: Tensor,
+    qzeros: Tensor | None,
+    scales: Tensor,
+    g_idx: Tensor | None = None,
+    *,
+    zero_offset: int,
+    shuffled: bool,
+    bias: Tensor | None = None,
+    out: Tensor | None = None,
+) -> Tensor:
+    if out is None:
+        out = x.new_empty(plan.extra)
+    else:
+        inputs = {"x": x, "qweight": qweight, "qzeros": qzeros, "scales": scales, "bias": bias}
+        check_no_overlap("gptq_gemm", out, inputs)
+    for launch in plan.launches:
+        launch(x, qweight, qzeros, scales, g_idx, bias, out, plan.extra[0])
+    return out
+
+
+gptq_gemm.plan = partial(_forward, _gptq_gemm.plan)  # type: ignore[attr-defined]
+gptq_gemm.schema = _gptq_gemm.schema  # type: ignore[attr-defined]
+gptq_gemm.batch_invariant = False  # type: ignore[attr-defined]
+
+
+@public_op(
+    "w4a16_gemv(Tensor x, Tensor qweight, Tensor scales, Tensor? zeros=None, *, int group_size, "
+    "Tensor? bias=None) -> Tensor",
+    plan=_plan_gemv,
+    fake=_fake,
+)
+def w4a16_gemv(
+    plan: Plan,
+    x: Tensor,
+    qweight: Tensor,
+    scales: Tensor,
+    zeros: Tensor | None = None,
+    *,
+    group_size: int,
+    bias: Tensor | None = None,
+    out: Tensor | None = None,
+) -> Tensor:
+    """`y[m, n] = fp16(sum_k x[m, k] * (q[k, n] - z[g, n]) * scales[g, n] + bias[n])`.
+
+    As gptq_gemm, for words in natural order with one byte per zero: x fp16 `[M, K]` (meant for M
+    up to 32), qweight int32 `[K/8, N]`, scales fp16 `[K/G, N]`, zeros uint8 `[K/G, N]` or None (all
+    8), bias fp16 `[N]`. `group_size` is a multiple of 32 that divides K, or K (also as -1). Every
+    N is served.
+    """
+    if out is None:
+        out = x.new_empty(plan.extra)
+    else:
+        inputs = {"x": x, "qweight": qweight, "scales": scales, "zeros": zeros, "bias": bias}
+        check_no_overlap("w4a16_gemv", out, inputs)
+    for launch in plan.launches:
+        launch(x, qweight, zeros, scales, None, bias, out, plan.extra[0])
+    return out
