@@ -70,7 +70,10 @@ def compile_source(
     name: str = "kernel.hip",
     kernel: str = "",
 ) -> CompileResult:
-    """Compile HIP text for one arch. Safe to call from several threads at once.
+    """Compile HIP text for one arch.
+
+    Threads may call it at once: compiles of one process follow one another, other Python code runs
+    meanwhile. Use processes to compile in parallel.
 
     `name` is the file name shown in messages when the source has no #line of its own, `kernel`
     names the kernel in errors. The result is wave32, holds at least one kernel and calls no
@@ -142,7 +145,8 @@ def _run(source: str, flags: Sequence[str]) -> tuple[bytes | None, str]:
         raise ToolchainError(f"hiprtcCreateProgram failed: {result.name}", library="hiprtc")
     try:
         encoded = [flag.encode() for flag in flags]
-        (result,) = hiprtc.hiprtcCompileProgram(program, len(encoded), encoded)
+        with toolchain.llvm_lock:
+            (result,) = hiprtc.hiprtcCompileProgram(program, len(encoded), encoded)
         text = _fetch(hiprtc.hiprtcGetProgramLogSize, hiprtc.hiprtcGetProgramLog, program)
         code = None
         if int(result) == 0:

@@ -39,7 +39,6 @@ class _Disassembler:
         self._code = b""
         self._start = 0
         self._text = b""
-        self._lock = threading.Lock()
         library = toolchain.comgr().path
         try:
             comgr = ctypes.CDLL(str(library))
@@ -62,7 +61,8 @@ class _Disassembler:
         self._callbacks = (_READ(self._read), _PRINT(self._print), _ANNOTATE(lambda *_: None))
         self._info = _Info()
         isa = f"amdgcn-amd-amdhsa--{arch}".encode()
-        status = create(isa, *self._callbacks, ctypes.byref(self._info))
+        with toolchain.llvm_lock:
+            status = create(isa, *self._callbacks, ctypes.byref(self._info))
         if status:
             raise ToolchainError(
                 f"{library} cannot disassemble {arch} (status {status}); use a newer comgr",
@@ -82,7 +82,7 @@ class _Disassembler:
         """All instructions of `code`, whose first byte has the address `start`."""
         result = []
         size = ctypes.c_uint64()
-        with self._lock:
+        with toolchain.llvm_lock:
             self._code, self._start = code, start
             address, end = start, start + len(code)
             while address < end:

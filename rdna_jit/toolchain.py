@@ -13,6 +13,7 @@ import importlib.util
 import mmap
 import os
 import re
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,10 +31,25 @@ _STEMS = {
 _SETTINGS = {"hiprtc": "hiprtc_library", "comgr": "comgr_library", "hip": "hip_library"}
 _INSIDE_HIP = "libamdhip64.so.5"
 _MAJORS = range(12, 1, -1)
+_MAPS = "/proc/self/maps"
 _LOADER_CACHE = "/etc/ld.so.cache"
 _LOADER_FOLDERS = ("/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib")
 _OPT_ROCM = "/opt/rocm*"
 _APT = "apt install libamdhip64-5 libhiprtc-builtins5 libamd-comgr2"
+
+
+# LLVM inside comgr keeps its options per process: compiles that overlap get each other's, and
+# silently make other code. Whoever enters comgr holds this lock.
+llvm_lock = threading.Lock()
+
+
+def _renew_lock() -> None:
+    global llvm_lock
+    llvm_lock = threading.Lock()
+
+
+# A child forked while another thread compiles would wait for that thread for ever.
+os.register_at_fork(after_in_child=_renew_lock)
 
 
 @dataclass(frozen=True)
@@ -132,16 +148,20 @@ def install_command() -> str:
 
 
 def mapped(stem: str) -> Path | None:
-    """Path of a library of that name that this process has mapped, such as torch's own copy."""
+    """Path of a library of that name that this process has mapped, such as torch's own copy.
+
+    A copy that is only here because hiprtc is inside it comes last.
+    """
     try:
-        with open("/proc/self/maps") as maps:
-            for line in maps:
-                path = line[73:].rstrip("\n") if "/" in line else ""
-                if os.path.basename(path).startswith(stem):
-                    return Path(path)
+        with open(_MAPS) as maps:
+            paths = [line[73:].rstrip("\n") for line in maps if "/" in line]
     except OSError:
-        pass
-    return None
+        return None
+    compilers = {
+        os.path.realpath(found.path) for found in _found.values() if found.kind == "hiprtc"
+    }
+    names = dict.fromkeys(path for path in paths if os.path.basename(path).startswith(stem))
+    return next((Path(name) for name in sorted(names, key=compilers.__contains__)), None)
 
 
 def identity() -> str:

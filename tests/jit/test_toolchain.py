@@ -34,6 +34,7 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tree:
     monkeypatch.setattr(toolchain, "_OPT_ROCM", str(tmp_path / "opt" / "rocm*"))
     monkeypatch.setattr(toolchain, "_LOADER_CACHE", str(tmp_path / "ld.so.cache"))
     monkeypatch.setattr(toolchain, "_LOADER_FOLDERS", (str(tmp_path / "usr" / "lib"),))
+    monkeypatch.setattr(toolchain, "_MAPS", str(tmp_path / "maps"))
     monkeypatch.setattr(toolchain, "_found", {})
 
     def make(*files: str) -> Path:
@@ -167,14 +168,16 @@ def test_a_library_without_build_id_is_known_by_its_content(tmp_path: Path) -> N
     assert toolchain.build_id(first) == toolchain.build_id(second) != toolchain.build_id(third)
 
 
-def test_the_runtime_that_is_mapped_already_wins(
-    tree: Tree, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    root = tree("usr/lib/libamdhip64.so.5")
-    assert toolchain.mapped("libamdhip64.so") is None
-    monkeypatch.setattr(toolchain, "mapped", lambda stem: root / "torch" / f"{stem}.6")
-    tree("torch/libamdhip64.so.6")
-    assert toolchain.hip().path == root / "torch/libamdhip64.so.6"
+def test_the_runtime_that_is_mapped_already_wins(tree: Tree) -> None:
+    root = tree("usr/lib/libamdhip64.so.5", "torch/libamdhip64.so")
+    assert toolchain.hiprtc().path == root / "usr/lib/libamdhip64.so.5"
+    row = "7f0d02547000-7f0d02548000 r-xp 00000000 08:01 1234567"
+    maps = [f"{row:<73}{root}/{name}\n" for name in ("usr/lib/libamdhip64.so.5", "usr/lib/x.so")]
+    (root / "maps").write_text("".join([f"{row}\n", *maps]))
+    assert toolchain.mapped("libamdhip64.so") == root / "usr/lib/libamdhip64.so.5"
+    # With torch's own copy there too, the one that only compiles is not the one that launches.
+    (root / "maps").write_text("".join([*maps, f"{row:<73}{root}/torch/libamdhip64.so\n"]))
+    assert toolchain.hip().path == root / "torch/libamdhip64.so"
     assert toolchain.hip().found_by == "mapped by this process"
 
 
