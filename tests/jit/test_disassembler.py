@@ -77,7 +77,7 @@ def test_a_listing_shows_functions_lines_and_words() -> None:
 
 def test_a_comgr_that_cannot_be_used_is_named() -> None:
     with (
-        config.scope(comgr_library=toolchain.hiprtc().path),
+        config.scope(comgr_library=toolchain.find("builtins").path),
         pytest.raises(ToolchainError, match="cannot be used as comgr"),
     ):
         _Disassembler("gfx1030")
