@@ -286,3 +286,12 @@ def test_a_library_without_hiprtc_is_named(tmp_path: Path) -> None:
 
 def test_the_identity_is_known_without_compiling() -> None:
     assert compiler_identity().startswith(toolchain.identity())
+
+
+def test_a_missing_hip_python_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiler, "_loaded", None)
+    for module in ("rocm.bindings", "rocm", "hip"):
+        monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(ToolchainError, match="hip-python cannot be imported") as caught:
+        build(AXPY)
+    assert caught.value.install == "pip install hip-python"
