@@ -349,6 +349,8 @@ class Builder:
         if scalar.type.lanes != 1:
             return scalar
         to = scalar.type.over(lanes)
+        if isinstance(scalar, Constant):
+            return Constant(self, to, scalar.pattern)
         first = self.emit(to, f"insertelement {to.text} poison, {scalar!r}, i32 0")
         return self.shuffle(first, [0] * lanes)
 

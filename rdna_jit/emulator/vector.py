@@ -135,7 +135,7 @@ class VectorAccess:
             valid = c.lane_const(I1, inside)
         else:
             valid = c.shuffle(c.exec_mask(), order, c.const(I1, 0))
-        if self.i.encoding == "dpp8" or mods.get("bound_ctrl"):
+        if "dpp8" in mods or "bound_ctrl" in mods:
             moved = c.select(valid, moved, zero)
         elif not (mods.get("fi") and all(inside)):
             self.mask = self.mask & valid
