@@ -26,7 +26,7 @@ from tests.emulator.oracle.floats import (
     unpack,
 )
 from tests.emulator.oracle.table import vector
-from tests.emulator.oracle.types import F16, F32, F64, I16, I32, Anything, Near, OneOf
+from tests.emulator.oracle.types import F16, F32, F64, I16, I32, Anything, Flushable, Near, OneOf
 
 TYPES = {"f16": F16, "f32": F32, "f64": F64}
 ZERO, ONE = Number(0), number(1)
@@ -91,7 +91,8 @@ def fract(form: Format) -> Callable:
 
 
 def scaled(a: Number, power: int) -> Number:
-    """`a * 2**power`."""
+    """`a * 2**power`. Powers beyond 5000 are past the range of every format."""
+    power = min(max(power, -5000), 5000)
     return Number(a.sign, a.magnitude, a.exponent + power) if a.finite else _plain(a)
 
 
@@ -199,16 +200,14 @@ def _near(form: Format, ulps: float, of: Callable) -> Callable:
     """A transcendental of one operand. The 32-bit ones may take subnormals for zero."""
     flushes = form is SINGLE
 
-    def meaning(a: Number) -> Number | Near:
+    def result(a: Number) -> Number | Near:
         value = of(a)
-        if not isinstance(value, Fraction):
-            return value
-        also: tuple[int, ...] = ()
+        return Near(value, ulps, may_flush=flushes) if isinstance(value, Fraction) else value
+
+    def meaning(a: Number) -> Number | Near | Flushable:
         if flushes and form.is_subnormal(pack(form, a)):
-            instead = of(Number(a.sign))
-            if not isinstance(instead, Fraction):
-                also = (pack(form, instead),)
-        return Near(value, ulps, may_flush=flushes, format=form, also=also)
+            return Flushable(result(a), result(Number(a.sign)))
+        return result(a)
 
     return meaning
 
@@ -237,7 +236,7 @@ def _wave(form: Format, of: Callable[[float], float]) -> Callable:
         if a.zero:
             return a if of is math.sin else ONE
         rest = turns - round(turns)
-        return Near(Fraction(of(2 * math.pi * float(rest))), 1.0, 2.0**-22, True, form)
+        return Near(Fraction(of(2 * math.pi * float(rest))), 1.0, 2.0**-22, True)
 
     return meaning
 

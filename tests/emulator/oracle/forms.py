@@ -32,7 +32,8 @@ SCALARS, CARRY_IN, MASK_OUT = (14, 16, 18), 34, 30
 
 @dataclass(frozen=True)
 class Wave:
-    """Inputs: three 64-bit vector and scalar sources, the old result (128 bits), masks."""
+    """Inputs: three vector and scalar sources (64 bits; the third vector one 128), the old result
+    (128 bits), masks."""
 
     sources: tuple[tuple[int, ...], ...]
     old: tuple[int, ...]

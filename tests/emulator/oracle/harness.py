@@ -130,44 +130,46 @@ def input_bytes(waves: Sequence[Wave]) -> bytes:
     words = np.zeros((len(waves), WAVE_BYTES // 4), np.uint32)
     for row, wave in zip(words, waves, strict=True):
         lanes = row[: SCALAR_OFFSET // 4].reshape(32, LANE_BYTES // 4)
-        for k, column in enumerate(wave.sources):
-            lanes[:, 2 * k: 2 * k + 2] = np.array(column, np.uint64).view(np.uint32).reshape(32, 2)
-        for lane, old in enumerate(wave.old):
-            lanes[lane, 8:12] = np.frombuffer(old.to_bytes(16, "little"), np.uint32)
+        for place, size, values in ((0, 8, wave.sources[0]), (2, 8, wave.sources[1]),
+                                    (4, 16, wave.sources[2]), (8, 16, wave.old)):
+            data = b"".join(value.to_bytes(size, "little") for value in values)
+            lanes[:, place: place + size // 4] = np.frombuffer(data, np.uint32).reshape(32, -1)
         row[SCALAR_OFFSET // 4:][:2] = wave.exec_mask, wave.carry
         scalars = np.array(wave.scalars, np.uint64).view(np.uint32)
         row[SCALAR_OFFSET // 4 + 2:][:6] = scalars
     return words.tobytes()
 
 
-def execute(code: bytes, entry: str, inputs: np.ndarray, results: np.ndarray, waves: int) -> None:
+def execute(code: bytes, entry: str, inputs: np.ndarray, results: np.ndarray, waves: int,
+            tier: str = "quick") -> None:
     """Run one wave per workgroup with the two buffers as arguments."""
     program = emulator.Program(CodeObject(code), entry)
     buffers = [emulator.Buffer(array.ctypes.data, array.nbytes, name)
                for name, array in (("inputs", inputs), ("results", results))]
     kernarg = b"".join(buffer.address.to_bytes(8, "little") for buffer in buffers)
-    program.launch((waves, 1, 1), (32, 1, 1), kernarg, buffers)
+    with emulator.modes(tier=tier):
+        program.launch((waves, 1, 1), (32, 1, 1), kernarg, buffers)
 
 
 def run(groups: Sequence[tuple[Key, list[Form]]], data: dict[Key, list[Wave]], waves: int,
-        mode: Mode = DEFAULT_MODE) -> np.ndarray:
+        mode: Mode = DEFAULT_MODE, tier: str = "quick") -> np.ndarray:
     """Results as uint32 of shape (forms, waves, 32 lanes, 4)."""
     code = assemble(kernel_text(groups, waves, mode))
     inputs = np.frombuffer(b"".join(input_bytes(data[k]) for k, _ in groups), np.uint32).copy()
     count = sum(len(forms) for _, forms in groups)
     results = np.zeros((count, waves, 32, 4), np.uint32)
-    execute(code, "probe", inputs, results, waves)
+    execute(code, "probe", inputs, results, waves, tier)
     return results
 
 
-def check(forms: Sequence[Form], waves: int, seed: int = 0,
-          mode: Mode = DEFAULT_MODE) -> list[Failure]:
+def check(forms: Sequence[Form], waves: int, seed: int = 0, mode: Mode = DEFAULT_MODE,
+          tier: str = "quick") -> list[Failure]:
     """Run forms on fresh inputs and compare; at most one failure per form."""
     failures: list[Failure] = []
     for kernel in _kernels(forms):
         groups = grouped(kernel)
         data = {k: [Inputs(*k, seed).wave(n) for n in range(waves)] for k, _ in groups}
-        results = run(groups, data, waves, mode)
+        results = run(groups, data, waves, mode, tier)
         ordered = [(form, data[k]) for k, members in groups for form in members]
         for (form, inputs), got in zip(ordered, results, strict=True):
             failures += compare(form, inputs, got, mode)

@@ -96,7 +96,7 @@ class Inputs:
         return Wave(
             tuple(map(tuple, columns)),
             tuple(self._old_value() for _ in range(32)),
-            tuple(self.value(of) for of in self._types),
+            tuple(self.value(of) & 0xFFFFFFFFFFFFFFFF for of in self._types),
             MASKS[index % len(MASKS)],
             self._random.getrandbits(32),
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.emulator.oracle.table import bit, vector
 from tests.emulator.oracle.types import (
+    B16,
     B32,
     B64,
     B128,
@@ -17,6 +18,7 @@ from tests.emulator.oracle.types import (
     U32,
     U64,
     Anything,
+    Pair,
 )
 
 ONES = 0xFFFFFFFF
@@ -197,9 +199,10 @@ def _lerp(a: int, b: int, c: int) -> int:
     return sum((x + y + (z & 1) >> 1) << 8 * k for k, (x, y, z) in enumerate(triples))
 
 
-def _saturated_bytes(a: int) -> int:
+def _saturated_bytes(a: int) -> tuple[int, Anything]:
+    """A 16-bit result; whether the other half stays or becomes zero is not stated."""
     low, high = (min(max(_signed(half, 16), 0), 255) for half in _halves(a))
-    return low | high << 8
+    return low | high << 8, Anything()
 
 
 vector("v_perm_b32", B32, (U32, U32, U32), _perm)
@@ -213,4 +216,4 @@ vector("v_msad_u8", B32, (U32, U32, U32), _msad)
 vector("v_qsad_pk_u16_u8", B64, (U64, U32, U64), _qsad)
 vector("v_mqsad_pk_u16_u8", B64, (U64, U32, U64), _mqsad)
 vector("v_mqsad_u32_u8", B128, (U64, U32, B128), _mqsad_u32)
-vector("v_sat_pk_u8_i16", B32, (U32,), _saturated_bytes)
+vector("v_sat_pk_u8_i16", Pair(B16), (U32,), _saturated_bytes)

@@ -6,7 +6,7 @@ from functools import cache
 
 import pytest
 
-from tests.emulator.oracle import harness, lanes, variants
+from tests.emulator.oracle import division, harness, lanes, variants
 from tests.emulator.oracle.forms import Form
 from tests.emulator.oracle.harness import Failure
 from tests.emulator.oracle.rows import VECTOR
@@ -60,8 +60,13 @@ def test_lane_moves() -> None:
     report(harness.check(taken, PLAIN_WAVES))
 
 
+def test_division_sequences_round_correctly() -> None:
+    report(harness.check(division.division_forms(), 2 * PLAIN_WAVES))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2, 6))
 @pytest.mark.parametrize("group", FAMILIES)
 def test_all_forms_long(group: str, seed: int) -> None:
-    report(harness.check(harness.shuffled(forms_of(group), seed), SLOW_WAVES, seed))
+    forms = harness.shuffled(forms_of(group), seed)
+    report(harness.check(forms, SLOW_WAVES, seed, tier=("quick", "optimised")[seed % 2]))

@@ -88,11 +88,8 @@ class Near:
     may_flush: bool = False
     format: Format = SINGLE
     clamp: bool = False
-    also: tuple[int, ...] = ()
 
     def accepts(self, bits: int) -> bool:
-        if bits in self.also:
-            return True
         value = min(max(self.value, Fraction(0)), Fraction(1)) if self.clamp else self.value
         got = unpack(self.format, bits)
         unit = ulp(self.format, value)
@@ -106,6 +103,14 @@ class Near:
 
 
 @dataclass(frozen=True)
+class Flushable:
+    """A float result with its subnormal operand kept, and with the zero of its sign instead."""
+
+    kept: object
+    flushed: object
+
+
+@dataclass(frozen=True)
 class Anything:
     """Bits that no rule fixes."""
 
@@ -113,7 +118,17 @@ class Anything:
         return True
 
 
-Expected = int | QuietNan | OneOf | Near | Anything
+@dataclass(frozen=True)
+class Either:
+    """What any of several expectations accepts."""
+
+    choices: tuple[Expected, ...]
+
+    def accepts(self, bits: int) -> bool:
+        return any(accepts(choice, bits) for choice in self.choices)
+
+
+Expected = int | QuietNan | OneOf | Near | Anything | Either
 
 
 def accepts(expected: Expected, bits: int) -> bool:
@@ -160,7 +175,7 @@ class Type:
         return bits
 
     def encode(self, value: object, clamp: bool = False, mode: Mode = DEFAULT_MODE) -> Expected:
-        if isinstance(value, QuietNan | OneOf | Anything):
+        if isinstance(value, QuietNan | OneOf | Anything | Either):
             return value
         if self.kind == "f":
             return self._encode_float(value, clamp, mode)
@@ -174,15 +189,17 @@ class Type:
     def _encode_float(self, value: object, clamp: bool, mode: Mode) -> Expected:
         form = self.format
         if isinstance(value, Near):
-            return Near(value.value, value.ulps, value.absolute, value.may_flush, form, clamp,
-                        value.also)
+            return Near(value.value, value.ulps, value.absolute, value.may_flush, form, clamp)
+        if isinstance(value, Flushable):
+            ways = (value.kept, value.flushed)
+            return Either(tuple(self._encode_float(way, clamp, mode) for way in ways))
         if not isinstance(value, Number):
             raise TypeError(f"{self} cannot hold {value!r}")
         if clamp:
-            if value.nan or (value.sign and not value.zero):
+            if value.nan or (value.sign and pack(form, value) != form.sign_bit):
                 return 0
-            if value.zero:
-                return OneOf((0, form.sign_bit)) if value.sign else 0
+            if value.sign:  # whether -0 keeps its sign is not settled
+                return OneOf((0, form.sign_bit))
             if value.infinite or value.fraction() > 1:
                 return pack(form, number(1))
         if value.nan and (value.bits is None or value.format is not form):

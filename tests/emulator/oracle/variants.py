@@ -100,7 +100,7 @@ def _with_operands(form: Form, turn: int, positions: tuple[int, ...]) -> Iterato
     row = form.row
     k = positions[turn % len(positions)]
     other = positions[(turn // 7 + 1) % len(positions)]
-    if row.literal in (k, other) or not row.srcs:
+    if row.literal in (k, other) or max(of.width for of in row.srcs) > 64:
         return
     integer, value = INTEGERS[turn // 3 % len(INTEGERS)], FLOATS[turn // 5 % len(FLOATS)]
     yield _replaced(form, k, SGPR)
