@@ -16,13 +16,12 @@ the line tables, on the names and lines of the files as written.
 
 from __future__ import annotations
 
-import operator
 import os
 import re
 from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING
 
 from rdna_jit.errors import ContractError
 
@@ -31,11 +30,6 @@ if TYPE_CHECKING:
 
 Value = bool | int | float | str
 Legal = range | tuple[Value, ...]
-
-
-@runtime_checkable
-class _Index(Protocol):
-    def __index__(self) -> int: ...
 
 
 _TOKEN = re.compile(r'//[^\n]*|/\*.*?(?:\*/|\Z)|"(?:\\.|[^"\\\n])*"', re.S)
@@ -231,16 +225,12 @@ def read_package_source(file: str) -> str | None:
 
 def _plain(name: str, value: object, label: str) -> Value:
     """Python scalar of a template value; numpy's scalars count as Python's."""
-    if isinstance(value, (bool, str)):
-        if isinstance(value, str) and (not value.strip() or re.search(r"[;\n#$]|//|/\*", value)):
-            raise ContractError(f"{label}: {name}={value!r} is not the name of a type or constant")
+    if type(value).__module__ == "numpy" and getattr(value, "shape", None) == ():
+        value = value.item()  # type: ignore[attr-defined]
+    if isinstance(value, str) and (not value.strip() or re.search(r"[;\n#$]|//|/\*", value)):
+        raise ContractError(f"{label}: {name}={value!r} is not the name of a type or constant")
+    if isinstance(value, (bool, int, float, str)):
         return value
-    if type(value).__name__ in ("bool_", "bool"):  # numpy.bool_ has no __index__
-        return bool(value)
-    if isinstance(value, float):
-        return float(value)
-    if isinstance(value, _Index) and getattr(value, "shape", ()) == ():
-        return operator.index(value)
     raise ContractError(
         f"{label}: {name}={value!r} is a {type(value).__name__}; the placeholder {name} takes an "
         "int, bool, float, or the name of a type as a string"

@@ -38,13 +38,18 @@ _MOST_PLANS = 2048
 _library = torch.library.Library("rdna_jit", "FRAGMENT")
 
 _PLAN_TEXT = """\
+def key_of({parameters}):
+    return ({key},)
+
+
 def plan_of({parameters}):
     try:
         return plans[{key}]
     except (KeyError, AttributeError, TypeError, RuntimeError):
         return build({arguments})
 """
-_TENSOR_KEY = "{0}.shape, {0}.dtype, {0}.stride(), {0}.data_ptr() & 15"
+# Strides cost twice what is_contiguous() does, and most operands are contiguous.
+_TENSOR_KEY = "{0}.shape, {0}.dtype, {0}.is_contiguous() or {0}.stride(), {0}.data_ptr() & 15"
 
 
 def public_op(
@@ -65,7 +70,7 @@ def public_op(
     def decorate(run: F) -> F:
         parsed = torch._C.parse_schema(f"rdna_jit::{schema}")
         name = parsed.name.removeprefix("rdna_jit::")
-        plan_of = _memoised(plan, [a.name for a in parsed.arguments if "Tensor" in str(a.type)])
+        plan_of = _memoised(plan, parsed)
         through_torch = _register(name, schema, fake)
         is_compiling, record = torch.compiler.is_compiling, dispatch.record
 
@@ -89,47 +94,50 @@ def public_op(
     return decorate
 
 
-def _memoised(plan: Callable[..., Plan], tensors: list[str]) -> Callable[..., Plan]:
+def _memoised(plan: Callable[..., Plan], schema: torch._C.FunctionSchema) -> Callable[..., Plan]:
     """`plan`, kept by everything it may look at: settings, tensors' metadata, other values."""
     plans: dict[object, Plan] = {}
     lock = threading.Lock()
     signature = inspect.signature(plan)
-    names = list(signature.parameters)
-    key = ["version()"]
-    for name in names:
-        if name in tensors or name == "out":
-            key.append(f"None if {name} is None else ({_TENSOR_KEY.format(name)})")
-        else:
-            key.append(name)
-    # The first tensor's device stands for all: a launch refuses tensors of several.
-    key.append(f"{next(name for name in names if name in tensors)}.get_device()")
-    key_text = ", ".join(key)
+    parameters, arguments = _parameter_text(signature)
+    names = {f"default_{name}": p.default for name, p in signature.parameters.items()}
+    names["plans"] = plans
+    names["version"] = functools.partial(getattr, config, "version")
+    key = _key_text(list(signature.parameters), schema)
 
     def build(*args: Any, **kwargs: Any) -> Plan:
         made = dispatch.accept(plan(*args, **kwargs))
         try:
-            found = eval_key(*args, **kwargs)
+            found = names["key_of"](*args, **kwargs)
             with lock:
                 if len(plans) >= _MOST_PLANS:
                     plans.clear()
                 plans[found] = made
         except (AttributeError, TypeError, RuntimeError):
-            pass  # an unhashable value or a tensor without storage: planned anew each time
+            pass  # an unhashable value, or a tensor without memory: planned at each call
         return made
 
-    defaults = {f"default_{n}": p.default for n, p in signature.parameters.items()}
-    parameters, arguments = _parameter_text(signature)
-    names_in = {
-        **defaults,
-        "plans": plans,
-        "build": build,
-        "version": functools.partial(getattr, config, "version"),
-    }
-    text = _PLAN_TEXT.format(parameters=parameters, key=key_text, arguments=arguments)
-    text += f"def eval_key({parameters}):\n    return {key_text}\n"
-    exec(compile(text, f"<plan of {plan.__name__}>", "exec"), names_in)
-    eval_key = cast(Callable[..., object], names_in["eval_key"])
-    return cast(Callable[..., Plan], names_in["plan_of"])
+    names["build"] = build
+    text = _PLAN_TEXT.format(parameters=parameters, key=key, arguments=arguments)
+    exec(compile(text, f"<plan of {schema.name}>", "exec"), names)
+    return cast(Callable[..., Plan], names["plan_of"])
+
+
+def _key_text(parameters: list[str], schema: torch._C.FunctionSchema) -> str:
+    """The memo's key as an expression of the parameters, flat where that is possible."""
+    kinds = {argument.name: str(argument.type) for argument in schema.arguments}
+    # The first tensor's device stands for all: a launch refuses tensors of several.
+    first = next(name for name in parameters if kinds.get(name) == "Tensor")
+    key = ["version()", f"{first}.get_device()"]
+    for name in parameters:
+        tensor = _TENSOR_KEY.format(name)
+        if kinds.get(name) == "Tensor":
+            key.append(tensor)
+        elif "Tensor" in kinds.get(name, "Tensor"):  # optional, or `out`
+            key.append(f"None if {name} is None else ({tensor})")
+        else:
+            key.append(name)
+    return ", ".join(key)
 
 
 def _parameter_text(signature: inspect.Signature) -> tuple[str, str]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from rdna_jit import arch as archs
 from rdna_jit.device import Device
-from rdna_jit.errors import ContractError, ToolchainError
+from rdna_jit.errors import ContractError
 from rdna_jit.runtime.arguments import Slot
 from rdna_jit.runtime.base import Extent, Loaded, Program, Runtime, check_geometry
 
@@ -39,17 +39,8 @@ class EmulatorLoaded(Loaded):
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
-        try:
-            from rdna_jit.emulator import Program as Machine
-        except ModuleNotFoundError as error:
-            if error.name != "llvmlite":
-                raise
-            raise ToolchainError(
-                "the emulator needs llvmlite, which is not installed",
-                library="llvmlite",
-                searched=("the Python path",),
-                install="pip install 'rdna_jit[emulator]'",
-            ) from None
+        from rdna_jit.emulator import Program as Machine
+
         self._machine = Machine(program.code_object, program.info.name)
 
     def launch(

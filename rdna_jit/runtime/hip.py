@@ -354,8 +354,8 @@ class ArgumentBuffer:
 def find_library() -> str:
     """A library through which torch's own copy of HIP is reached; NoDeviceError without one.
 
-    NOTE: a process may map two copies of libamdhip64, since Debian's carries hiprtc as well. Symbols
-    looked up through torch's own library come from the copy that torch is linked to.
+    NOTE: a process may map two copies of libamdhip64, since Debian's carries hiprtc as well. The
+    symbols of torch's own library are those of the copy that torch is linked to.
     """
     import torch
 

@@ -168,7 +168,7 @@ def test_structs_and_vectors_by_value_are_refused(declared):
 
     text = declared + ' extern "C" __global__ __launch_bounds__(32) void k(float* x, Pair p) {'
     text += " *(Pair*)x = p; }"
-    with pytest.raises(ContractError, match="'p' of type 'Pair'.*through a pointer"):
+    with pytest.raises(ContractError, match=r"'p' of type 'Pair'.*through a pointer"):
         Template(text, name="k").specialise(arch="gfx1030").program()
 
 

@@ -306,7 +306,7 @@ def test_a_failed_launch_raises_with_hips_name_and_text(card, stub, operands, wa
     for _ in range(warm_first):
         kernel.launch(3, 128, *operands, 2.0, N)
     stub.fail("hipModuleLaunchKernel", 1)
-    with pytest.raises(LaunchError, match="hipErrorInvalidValue .1.: text of error 1") as error:
+    with pytest.raises(LaunchError, match=r"hipErrorInvalidValue .1.: text of error 1") as error:
         kernel.launch(3, 128, *operands, 2.0, N)
     assert (error.value.code, error.value.hip_name) == (1, "hipErrorInvalidValue")
     assert error.value.kernel == "add"
@@ -324,13 +324,13 @@ def test_an_error_left_by_someone_else_is_neither_ours_nor_taken(card, stub, ope
 
 def test_an_error_that_a_launch_cannot_cause_is_attributed_to_earlier_calls(card, stub, operands):
     stub.fail("hipModuleLaunchKernel", 704)
-    with pytest.raises(LaunchError, match="PeerAccessAlreadyEnabled.*an earlier call"):
+    with pytest.raises(LaunchError, match=r"PeerAccessAlreadyEnabled.*an earlier call"):
         add().launch(3, 128, *operands, 2.0, N)
 
 
 def test_an_asynchronous_error_points_to_earlier_kernels(card, stub, operands):
     stub.fail("hipModuleLaunchKernel", 700, -1)
-    with pytest.raises(LaunchError, match="IllegalAddress.*failed earlier.*AMD_SERIALIZE_KERNEL"):
+    with pytest.raises(LaunchError, match=r"IllegalAddress.*failed earlier.*AMD_SERIALIZE_KERNEL"):
         add().launch(3, 128, *operands, 2.0, N)
 
 
@@ -419,7 +419,7 @@ def test_device_names_the_card(card):
 
 def test_an_unknown_card_is_refused_with_the_list(card):
     card.archs = ("gfx1100",)
-    with pytest.raises(UnsupportedArchError, match="gfx1100.*gfx1030"):
+    with pytest.raises(UnsupportedArchError, match=r"gfx1100.*gfx1030"):
         rdna_jit.device()
 
 
