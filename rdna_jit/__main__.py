@@ -10,6 +10,8 @@ from collections.abc import Sequence
 # `main(argv) -> exit code`.
 COMMANDS = {
     "doctor": ("rdna_jit.doctor", "what was found and how, what is missing, what to do"),
+    "check": ("rdna_jit.check", "every op against its float64 reference, at a model's shapes"),
+    "demo": ("rdna_jit.demo.__main__", "int4 kernels on a real sentence encoder and a MoE layer"),
 }
 
 

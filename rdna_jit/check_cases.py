@@ -1,0 +1,75 @@
+"""What `python -m rdna_jit check` runs, per op family: random weights at a model's shapes.
+
+Weights of one layer are made once and shared by its cases. Dense layers are cut to `MOST_COLUMNS`
+outputs and experts to `MOST_EXPERTS`: columns and experts are independent, and a check that takes
+minutes is not run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+
+from rdna_jit import formats
+from rdna_jit.check import Case
+from rdna_jit.models import Layer, Model
+from rdna_jit.ops import linear
+
+ROWS = (1, 4, 8, 16)
+MOST_COLUMNS = 2048
+MOST_EXPERTS = 16
+
+
+def linear_int4(model: Model, on: torch.device) -> Iterator[Case]:
+    """`gptq_gemm` and `w4a16_gemv` on the model's int4 layers, asymmetric and symmetric."""
+    seen: set[tuple[int, int]] = set()
+    for tp in sorted(model.dense, reverse=True):
+        for layer in model.dense[tp]:
+            shape = (min(layer.N, MOST_COLUMNS), layer.K)
+            if layer.format == "int4" and layer.K % model.group == 0 and shape not in seen:
+                seen.add(shape)
+                yield from _int4_layer(layer, *shape, model.group, on)
+
+
+def _int4_layer(layer: Layer, N: int, K: int, group: int, on: torch.device) -> Iterator[Case]:
+    generator = torch.Generator().manual_seed(N * 31 + K)
+    x = torch.randn(max(ROWS), K, generator=generator).half().to(on)
+    qweight = _words((K // 8, N), generator).to(on)
+    qzeros = _words((K // group, N // 8), generator).to(on)
+    scales = (0.005 + 0.01 * torch.rand(K // group, N, generator=generator)).half().to(on)
+    zero_bytes = formats.unpack_int4(qzeros, dim=1).to(torch.uint8)
+    exact: dict[str, Tensor] = {}
+
+    def reference(rows: int) -> Tensor:
+        if not exact:  # made at the first use, kept for the layer's other cases
+            exact["w"] = formats.dequantize_w4(
+                qweight, qzeros, scales, zero_offset=0, shuffled=False, dtype=torch.float64
+            ).cpu()
+        return x[:rows].cpu().double() @ exact["w"]
+
+    for rows in ROWS:
+        shape = f"{layer.name} M={rows} N={N} K={K} G={group}"
+        yield Case(
+            "gptq_gemm",
+            shape,
+            lambda m=rows: linear.gptq_gemm(
+                x[:m], qweight, qzeros, scales, zero_offset=0, shuffled=False
+            ),
+            lambda m=rows: reference(m),
+        )
+    yield Case(
+        "w4a16_gemv",
+        f"{layer.name} M=1 N={N} K={K} G={group}",
+        lambda: linear.w4a16_gemv(x[:1], qweight, scales, zero_bytes, group_size=group),
+        lambda: reference(1),
+    )
+
+
+def _words(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    """Words of uniform int4 codes."""
+    return torch.randint(-(2**31), 2**31, shape, generator=generator).to(torch.int32)
+
+
+FAMILIES: tuple[Callable[[Model, torch.device], Iterator[Case]], ...] = (linear_int4,)
