@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from rdna_jit.config import config
 from rdna_jit.errors import ContractError, RdnaJitError
+from rdna_jit.ops import _FAMILIES as FAMILIES
 
 if TYPE_CHECKING:
     from rdna_jit.kernel import Kernel
 
-FAMILIES = ("linear", "moe")
 DTYPES = {
     "f16": "float16",
     "f32": "float32",

@@ -15,6 +15,7 @@ from rdna_jit.cache.format import BadEntry, Record
 from rdna_jit.cache.store import KERNELS, USAGE, EntryFile, Store
 
 KEY_DIGITS = 12
+PARAMETERS_WIDTH = 60
 
 
 def configure_list(parser: argparse.ArgumentParser) -> None:
@@ -130,7 +131,7 @@ def _cells(row: dict[str, Any]) -> tuple[str, ...]:
     return (
         row["key"][:KEY_DIGITS],
         name,
-        ",".join(f"{k}={v}" for k, v in row["values"].items()),
+        _shortened(",".join(f"{k}={v}" for k, v in row["values"].items())),
         row["arch"],
         size_text(row["bytes"]),
         str(resources.get("vgprs", "")),
@@ -139,6 +140,10 @@ def _cells(row: dict[str, Any]) -> tuple[str, ...]:
         age_text(now - row["used"]),
         str(row["hits"]),
     )
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= PARAMETERS_WIDTH else text[: PARAMETERS_WIDTH - 3] + "..."
 
 
 def _verify(store: Store, kind: str, key: str) -> tuple[str, Record | None]:

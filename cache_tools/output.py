@@ -16,11 +16,11 @@ _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 def print_json(value: Any) -> None:
     """One JSON document; a list gets a line per item, which is also the fast way to print it."""
     if isinstance(value, list):
-        encode = json.JSONEncoder(sort_keys=True, default=str).encode
+        encode = json.JSONEncoder(default=str).encode
         lines = [encode(item) for item in value]
         print("[" + ",\n ".join(lines) + "]")
     else:
-        print(json.dumps(value, indent=1, sort_keys=True, default=str))
+        print(json.dumps(value, indent=1, default=str))
 
 
 def print_table(titles: Sequence[str], rows: Sequence[Sequence[str]], right: str = "") -> None:

@@ -64,7 +64,6 @@ def encode(record: Record, signing_key: bytes | None = None) -> bytes:
             "payload": len(record.payload),
             "metadata": record.metadata,
         },
-        sort_keys=True,
         separators=(",", ":"),
         default=str,
     ).encode()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -18,6 +19,9 @@ from rdna_jit.errors import CompileError, RdnaJitError
 
 if TYPE_CHECKING:
     from rdna_jit.compiler import CompileResult
+
+log = logging.getLogger("rdna_jit")
+SLOW_COMPILE_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
@@ -109,6 +113,10 @@ class KernelCache:
             if entry is not None:
                 return entry
             record = _record(key, compile(), metadata)
+            seconds = record.metadata["seconds"]
+            if seconds > SLOW_COMPILE_SECONDS:
+                name = metadata.get("kernel", "a kernel")
+                log.info("compiled %s for %s in %.1f s", name, key.arch, seconds)
             # Published or not, the bytes at hand are right.
             self.store.publish(record)
         return _entry(record, key, "compiled")

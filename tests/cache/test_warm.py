@@ -152,3 +152,34 @@ def test_kernels_record_themselves_and_warm_makes_them(tmp_path, root, capsys):
         assert again.code_object == kernel.code_object
         with pytest.raises(CompileError, match="FACTOR=4"):
             Template(text, name="scale").specialise(FACTOR=4, **target).compile()
+
+
+CALL = "linear.gptq_gemm(f16[2,256], i32[32,64], None, f16[2,64], zero_offset=0, shuffled=True)"
+
+
+def test_op_calls_are_all_that_the_ops_need(tmp_path, root, capsys):
+    import torch
+
+    from rdna_jit.ops import linear
+
+    calls = tmp_path / "calls.txt"
+    calls.write_text(f"# one layer\n\n{CALL}  # decode\n")
+    made = command_json(capsys, "warm", "--calls", calls, "--dir", root, "--arch", "gfx1031")
+    assert made["counts"] == {"compiled": len(made["kernels"])}
+    x, q = torch.zeros(2, 256, dtype=torch.float16), torch.zeros(32, 64, dtype=torch.int32)
+    scales = torch.zeros(2, 64, dtype=torch.float16)
+    with config.scope(no_compile=True, cache_dir=root, backend="emulator", arch="gfx1031"):
+        plan = linear.gptq_gemm.plan(x, q, None, scales, zero_offset=0, shuffled=True)
+        for launch in plan.launches:
+            launch.kernel.compile()
+    assert plan.launches
+
+
+def test_model_shapes_become_kernels_for_each_arch(root, capsys):
+    options = ("--model", "qwen3-8b", "--rows", "1", "--dir", root, "--dry-run")
+    one = command_json(capsys, "warm", *options)
+    two = command_json(capsys, "warm", *options, "--arch", "gfx1030", "--arch", "gfx1010")
+    # Four layers, with and without zeros.
+    assert one["counts"]["missing"] == 8 and two["counts"]["missing"] == 16
+    sizes = {(k["values"]["N"], k["values"]["K"]) for k in one["kernels"]}
+    assert sizes == {(6144, 4096), (24576, 4096), (4096, 4096), (4096, 12288)}
