@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 
 from rdna_jit.emulator import jit, loader
 from rdna_jit.emulator.context import Options
+from rdna_jit.emulator.operations import library
 from rdna_jit.emulator.translate import Block, Translation, translate
 from rdna_jit.emulator.wave import Site
 
-# Longer operations become functions: the quick tier wants little code, the other one few calls.
-_INLINE_LINES: dict[str, int] = {"quick": 7, "optimised": 60}
+# Operations longer than this become functions of their own; a call costs about as much to run.
+_INLINE_LINES = 60
 
 if TYPE_CHECKING:
     from rdna_jit.emulator.machine import Program
@@ -60,11 +61,14 @@ def build(program: Program, variant: Variant, tier: jit.Tier) -> Executable:
         profile=variant.profile,
         inline_memory=tier == "optimised" and jit.has_avx512(),
         vector_exec=not jit.has_avx512(),
-        inline_lines=_INLINE_LINES[tier],
+        inline_lines=_INLINE_LINES,
+        out_of_line=tier == "quick",
     )
+    tables = _tables(translation)
+    tables["operations"] = library().provide(translation.operations)
     data = jit.compile_ir(translation.ir, tier)
-    jit.publish(_key(program, variant, tier), _pack(translation, data))
-    return _executable(tier, _tables(translation), data)
+    jit.publish(_key(program, variant, tier), _pack(tables, data))
+    return _executable(tier, tables, data)
 
 
 def cached(program: Program, variant: Variant, tier: jit.Tier) -> Executable | None:
@@ -75,6 +79,8 @@ def cached(program: Program, variant: Variant, tier: jit.Tier) -> Executable | N
     try:
         (length,) = struct.unpack_from("<Q", content)
         tables = json.loads(content[8 : 8 + length])
+        if not library().load(tables["operations"]):
+            return None
         return _executable(tier, tables, content[8 + length :])
     except (ValueError, KeyError, TypeError, struct.error, loader.LoadError):
         return None
@@ -97,15 +103,15 @@ def _tables(t: Translation) -> dict[str, object]:
     }
 
 
-def _pack(t: Translation, data: bytes) -> bytes:
-    tables = json.dumps(_tables(t)).encode()
-    return struct.pack("<Q", len(tables)) + tables + data
+def _pack(tables: dict[str, object], data: bytes) -> bytes:
+    text = json.dumps(tables).encode()
+    return struct.pack("<Q", len(text)) + text + data
 
 
 def _executable(tier: str, tables: dict, data: bytes) -> Executable:  # type: ignore[type-arg]
     return Executable(
         tier=tier,
-        image=loader.Image(data, jit.runtime_image().symbols),
+        image=loader.Image(data, {**jit.runtime_image().symbols, **library().symbols}),
         sites=[Site(*row) for row in tables["sites"]],
         blocks=[Block(**row) for row in tables["blocks"]],
         resume_points=tables["resume_points"],

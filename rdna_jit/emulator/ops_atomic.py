@@ -53,11 +53,11 @@ def run_lanes(
     c.do(f"store {lanes.all(c)!r}, {c.env_pointer('addresses')!r}, align 8")
     exec_bits = c.exec_bits()
     if space == "flat":
-        c.check_call(f"@flat_resolve(ptr %env, {exec_bits!r}, i64 {site}, i64 {nbytes})")
+        c.check_call(f"@flat_resolve(ptr %env, {exec_bits!r}, {site!r}, i64 {nbytes})")
         exec_bits = c.exec_bits()
     lds = "true" if space == "lds" else "false"
     kind = layout.ATOMIC if result is None else layout.ATOMIC_RETURN
-    arguments = f"ptr %env, {exec_bits!r}, i64 {site}, i64 {nbytes}, i1 {lds}, i32 {kind}"
+    arguments = f"ptr %env, {exec_bits!r}, {site!r}, i64 {nbytes}, i1 {lds}, i32 {kind}"
     c.check_call(f"@access({arguments})")
     addresses, staging = c.env_pointer("addresses"), c.env_pointer("split")
     second = c.env_pointer("packed")
@@ -199,7 +199,7 @@ def _lds_atomic(c: Wave, i: Decoded, operation: LaneOperation, type: Type) -> No
     operands = list(i.operands)
     result = operands.pop(0) if "_rtn_" in i.mnemonic else None
     address, *data = operands
-    lanes = lds_lanes(c, address, i.integer("offset"))
+    lanes = lds_lanes(c, address, c.address_offset(i))
     # the comparand comes first here, unlike in global memory
     values = [_vectors(c, d, 0, type) for d in reversed(data)]
     comparand = values[1] if len(values) > 1 else None

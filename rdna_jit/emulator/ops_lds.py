@@ -11,6 +11,7 @@ from rdna_jit.emulator.ir import I8, I16, I32, I64, Value
 from rdna_jit.emulator.ops_memory import (
     Lanes,
     load_lanes,
+    narrow,
     store_lanes,
     widen_half,
     write_half,
@@ -23,17 +24,17 @@ _SMALL = {"u8": (I8, False), "i8": (I8, True), "u16": (I16, False), "i16": (I16,
 _D16 = {"u8_d16": (I8, False), "i8_d16": (I8, True), "u16_d16": (I16, False)}
 
 
-def lds_lanes(c: Wave, address: Operand, offset: int) -> Lanes:
+def lds_lanes(c: Wave, address: Operand, offset: Value | int) -> Lanes:
     """LDS addresses of the lanes, as host addresses; the sum wraps at 32 bits."""
-    lanes = c.raw(address, I32)
-    return Lanes(base=Value(c, I64.scalar, "%lds"), offset=lanes + offset if offset else lanes)
+    lanes = c.raw(address, I32) + narrow(offset)
+    return Lanes(base=Value(c, I64.scalar, "%lds"), offset=lanes)
 
 
 @op(*(f"ds_read_b{bits}" for bits in _BITS), modifiers=("offset",))
 def _read(c: Wave, i: Decoded) -> None:
     data, address = i.operands
     count = int(i.mnemonic.rsplit("b", 1)[1]) // 32
-    lanes = lds_lanes(c, address, i.integer("offset"))
+    lanes = lds_lanes(c, address, c.address_offset(i))
     for k, value in enumerate(load_lanes(c, i, lanes, I32, count, "lds")):
         c.set_vgpr(data.index + k, value)
 
@@ -42,7 +43,7 @@ def _read(c: Wave, i: Decoded) -> None:
 def _read_small(c: Wave, i: Decoded) -> None:
     data, address = i.operands
     element, signed = _SMALL[i.mnemonic.removeprefix("ds_read_")]
-    lanes = lds_lanes(c, address, i.integer("offset"))
+    lanes = lds_lanes(c, address, c.address_offset(i))
     [value] = load_lanes(c, i, lanes, element, 1, "lds")
     c.set_vgpr(data.index, value.sext(I32) if signed else value.zext(I32))
 
@@ -51,7 +52,7 @@ def _read_small(c: Wave, i: Decoded) -> None:
 def _read_d16(c: Wave, i: Decoded) -> None:
     data, address = i.operands
     element, signed = _D16[i.mnemonic.removeprefix("ds_read_").removesuffix("_hi")]
-    lanes = lds_lanes(c, address, i.integer("offset"))
+    lanes = lds_lanes(c, address, c.address_offset(i))
     [value] = load_lanes(c, i, lanes, element, 1, "lds")
     write_half(c, data.index, widen_half(value, signed), i.mnemonic.endswith("_hi"))
 
@@ -61,7 +62,7 @@ def _write(c: Wave, i: Decoded) -> None:
     address, data = i.operands
     count = int(i.mnemonic.rsplit("b", 1)[1]) // 32
     values = [c.vgpr(data.index + k) for k in range(count)]
-    store_lanes(c, i, lds_lanes(c, address, i.integer("offset")), values, "lds")
+    store_lanes(c, i, lds_lanes(c, address, c.address_offset(i)), values, "lds")
 
 
 @op(
@@ -74,7 +75,7 @@ def _write_small(c: Wave, i: Decoded) -> None:
     if i.mnemonic.endswith("_d16_hi"):
         value = value >> 16
     value = value.trunc(I8 if i.mnemonic.startswith("ds_write_b8") else I16)
-    store_lanes(c, i, lds_lanes(c, address, i.integer("offset")), [value], "lds")
+    store_lanes(c, i, lds_lanes(c, address, c.address_offset(i)), [value], "lds")
 
 
 def _pair_offsets(i: Decoded, nbytes: int) -> list[int]:

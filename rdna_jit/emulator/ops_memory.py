@@ -36,7 +36,7 @@ class Lanes:
     base: Value | None = None
     offset: Value | None = None
     full: Value | None = None
-    plus: int = 0
+    plus: Value | int = 0
 
     def all(self, c: Wave) -> Value:
         """One I64 address per lane."""
@@ -130,7 +130,7 @@ def _call(c: Wave, i: Decoded, lanes: Lanes, name: Access, nbytes: int, space: S
     c.do(f"store {lanes.offset!r}, {c.env_pointer('offsets')!r}, align 4")
     base = lanes.base + lanes.plus
     lds = "true" if space == "lds" else "false"
-    arguments = f"{c.exec_bits()!r}, i64 {site}, i64 {nbytes}, i1 {lds}, {base!r}"
+    arguments = f"{c.exec_bits()!r}, {site!r}, i64 {nbytes}, i1 {lds}, {base!r}"
     c.check_call(f"@{name}_at(ptr %env, {arguments})")
 
 
@@ -152,7 +152,7 @@ def _interleave(c: Wave, values: list[Value]) -> Value:
 
 @dataclass(frozen=True)
 class _Wide:
-    site: int
+    site: Value
     fast: Value
     pointer: Value
     direct: str
@@ -179,25 +179,30 @@ def _wide_pointer(
     return _Wide(site, fast, pointer, *labels)
 
 
-def _helper(c: Wave, name: str, site: int, nbytes: int, space: Space) -> None:
+def _helper(c: Wave, name: str, site: Value, nbytes: int, space: Space) -> None:
     exec_bits = c.exec_bits()
     if space == "flat":
-        c.check_call(f"@flat_resolve(ptr %env, {exec_bits!r}, i64 {site}, i64 {nbytes})")
+        c.check_call(f"@flat_resolve(ptr %env, {exec_bits!r}, {site!r}, i64 {nbytes})")
         exec_bits = c.exec_bits()
     lds = "true" if space == "lds" else "false"
-    c.check_call(f"@{name}(ptr %env, {exec_bits!r}, i64 {site}, i64 {nbytes}, i1 {lds})")
+    c.check_call(f"@{name}(ptr %env, {exec_bits!r}, {site!r}, i64 {nbytes}, i1 {lds})")
 
 
 # Addresses
 def global_lanes(c: Wave, i: Decoded, address: Operand, base: Operand | None) -> Lanes:
     """vaddr and saddr of a global or flat instruction."""
-    plus = i.integer("offset")
+    plus = c.address_offset(i)
     if base is None or base.text == "off":
         return Lanes(full=c.raw(address, I64), plus=plus)
     scalar = c.scalar_source(base, I64)
     if address.text == "off":
         return Lanes(base=scalar, offset=c.const(I32, 0), plus=plus)
     return Lanes(base=scalar, offset=c.raw(address, I32), plus=plus)
+
+
+def narrow(offset: Value | int) -> Value | int:
+    """An address offset for 32-bit addresses."""
+    return offset.trunc(I32) if isinstance(offset, Value) else offset
 
 
 def space_of(i: Decoded) -> Space:
@@ -292,12 +297,10 @@ _SCALAR_DWORDS = {f"s_load_dword{'' if n == 1 else f'x{n}'}": n for n in (1, 2, 
 def _scalar_load(c: Wave, i: Decoded) -> None:
     count = _SCALAR_DWORDS[i.mnemonic]
     data, base, offset = i.operands
-    address = c.scalar_source(base, I64)
-    if offset.is_constant:
-        address = address + int(offset.value)
-    else:
+    address = c.scalar_source(base, I64) + c.address_offset(i)
+    if not offset.is_constant:
         address = address + c.scalar_source(offset, I32).zext(I64)
-    address = (address + i.integer("offset")) & ~3
+    address = address & ~3
     pointer = scalar_pointer(c, i, address, 4 * count)
     words = [c.load_scalar(I32.scalar, c.offset(pointer, n, "i32"), align=4) for n in range(count)]
     for n, word in enumerate(words):
@@ -317,7 +320,7 @@ def scalar_pointer(c: Wave, i: Decoded, address: Value, nbytes: int) -> Value:
     known = c.snapshot()
     c.branch((address - start).ult(limit), fine, check)
     c.label(check)
-    c.check_call(f"@access_scalar(ptr %env, i64 {site}, {address!r}, i64 {nbytes})")
+    c.check_call(f"@access_scalar(ptr %env, {site!r}, {address!r}, i64 {nbytes})")
     c.go(fine)
     c.label(fine, known)
     return c.emit(PTR, f"inttoptr {address!r} to ptr")
@@ -335,9 +338,8 @@ def _private(c: Wave, i: Decoded) -> None:
     low = c.sgpr(descriptor.index).zext(I64)
     high = (c.sgpr(descriptor.index + 1) & 0xFFFF).zext(I64)
     base = (low | (high << 32)) + c.scalar_source(start, I32).zext(I64)
-    offset = c.const(I32, i.integer("offset"))
-    if "offen" in i.modifiers:
-        offset = c.raw(address, I32) + offset
+    offset = c.const(I32, 0) if "offen" not in i.modifiers else c.raw(address, I32)
+    offset = offset + narrow(c.address_offset(i))
     kind = i.mnemonic.rsplit("_", 1)[1]
     if kind in _DWORDS:
         _private_dwords(c, i, data, base, offset, _DWORDS[kind])

@@ -18,27 +18,8 @@ from rdna_jit.emulator.classes import classify
 from rdna_jit.emulator.context import Options, Unsupported
 from rdna_jit.emulator.decode import EXEC, Decoded
 from rdna_jit.emulator.ir import I32, I64, Value
-from rdna_jit.emulator.wave import Site, Wave
-
-_WIDTHS = '"prefer-vector-width"="512" "min-legal-vector-width"="512"'
-_ATTRIBUTES = f"""\
-attributes #0 = {{ nounwind {_WIDTHS} "denormal-fp-math"="ieee,ieee" }}
-attributes #1 = {{ nounwind noinline {_WIDTHS} "denormal-fp-math"="ieee,ieee" }}
-"""
-_HELPERS = """\
-declare i32 @fault(ptr, i32, i64, i32, i64) cold
-declare i32 @access_scalar(ptr, i64, i64, i64) cold
-declare i32 @access(ptr, i32, i64, i64, i1, i32)
-declare i32 @gather(ptr, i32, i64, i64, i1)
-declare i32 @scatter(ptr, i32, i64, i64, i1)
-declare i32 @load(ptr, i32, i64, i64, i1)
-declare i32 @store(ptr, i32, i64, i64, i1)
-declare i32 @load_at(ptr, i32, i64, i64, i1, i64)
-declare i32 @store_at(ptr, i32, i64, i64, i1, i64)
-declare i32 @flat_resolve(ptr, i32, i64, i64)
-declare void @clock_wait(ptr, i64)
-declare void @clock_wait_scalar(ptr)
-"""
+from rdna_jit.emulator.operations import Operation, Outliner
+from rdna_jit.emulator.wave import HELPERS, Site, Wave, attributes
 
 
 @dataclass
@@ -61,6 +42,7 @@ class Translation:
     vgprs: int
     unsupported: dict[int, str]
     order_dependent: bool
+    operations: list[Operation]
 
 
 def translate(
@@ -73,12 +55,14 @@ def translate(
     inline_memory: bool = True,
     vector_exec: bool = False,
     inline_lines: int = 1 << 30,
+    out_of_line: bool = False,
 ) -> Translation:
     """Translate the kernel at `entry`.
 
     `code` holds its instructions and those of every function at `functions` that it may call.
-    A profiling translation also counts active lanes and waits for loads. For the other options see
-    `Wave`; they change speed, not results.
+    A profiling translation also counts active lanes and waits for loads. `out_of_line` makes the
+    vector and memory instructions calls of operations (see operations.py); for the other options
+    see `Wave`. They change speed, not results.
     """
     wave = Wave(
         options,
@@ -87,7 +71,8 @@ def translate(
         vector_exec=vector_exec,
         inline_lines=inline_lines,
     )
-    return _Translator(code, entry, functions, wave).run()
+    outliner = Outliner(options, vector_exec=vector_exec) if out_of_line else None
+    return _Translator(code, entry, functions, wave, outliner).run()
 
 
 class _Translator:
@@ -97,10 +82,12 @@ class _Translator:
         entry: int,
         functions: Sequence[int],
         wave: Wave,
+        outliner: Outliner | None,
     ) -> None:
         self.code = sorted(code, key=lambda i: i.address)
         self.entry = entry
         self.wave = wave
+        self.outliner = outliner
         self.addresses = [i.address for i in self.code]
         self.known = frozenset(self.addresses)
         self.blocks: list[Block] = []
@@ -139,6 +126,7 @@ class _Translator:
             vgprs=max(c.used_vgprs, default=-1) + 1,
             unsupported=self.unsupported,
             order_dependent=any("cmpswap" in i.mnemonic for i in self.code),
+            operations=list(self.outliner.used.values()) if self.outliner else [],
         )
 
     # Blocks
@@ -171,7 +159,10 @@ class _Translator:
             self._end_block()
         mark = len(c.lines), c.current
         try:
-            registry.find(i)(c, i)
+            if self.outliner is not None and Outliner.takes(i):
+                self.outliner.emit(c, i)
+            else:
+                registry.find(i)(c, i)
         except Unsupported as reason:
             c.rewind(mark)
             self.unsupported[i.address] = str(reason)
@@ -243,7 +234,7 @@ class _Translator:
         return "\n".join(
             [
                 layout.type_lines(),
-                _HELPERS,
+                HELPERS,
                 *sorted(c.declarations),
                 "define i32 @wave(ptr noalias %state, ptr noalias %env) #0 {",
                 *prologue,
@@ -251,9 +242,7 @@ class _Translator:
                 *c.lines,
                 "}",
                 *c.functions,
-                _ATTRIBUTES,
-                '!0 = !{!"branch_weights", i32 1, i32 1000000}',
-                "",
+                attributes(),
             ]
         )
 
@@ -269,10 +258,7 @@ class _Translator:
         c.allocas["%scc"] = "i1"
         for name, type in sorted(c.allocas.items()):
             c.do(f"{name} = alloca {type}")
-        for name, type in (("slots", "ptr"), ("counts", "ptr"), ("lds", "i64"), ("image", "i64")):
-            index = layout.field(layout.Env, name)
-            c.do(f"%{name}.p = getelementptr %Env, ptr %env, i32 0, i32 {index}")
-            c.do(f"%{name} = load {type}, ptr %{name}.p")
+        c.lines += c.entry_lines()
         c.do(f"%lanes = getelementptr i64, ptr %counts, i64 {len(self.blocks)}")
         for slot, type, place in self._saved():
             value = c.emit(I32, f"load {type}, {place}").ref

@@ -7,18 +7,57 @@ and profiles refer back to the instruction.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal
 
 from rdna_jit.emulator import layout
 from rdna_jit.emulator.context import Context, Options
 from rdna_jit.emulator.decode import EXEC, Decoded
 from rdna_jit.emulator.ir import I1, I32, I64, PTR, Type, Value
 
+if TYPE_CHECKING:
+    from rdna_jit.emulator.operations import Operation
+
 Space = Literal["global", "scalar", "lds", "flat", "scratch"]
 Access = Literal["load", "store", "atomic"]
 
 _BRANCH_WEIGHTS = "!prof !0"  # the first successor is hardly ever taken
+
+# The runtime's functions that translated code calls.
+HELPERS = """\
+declare i32 @fault(ptr, i32, i64, i32, i64) cold
+declare i32 @access_scalar(ptr, i64, i64, i64) cold
+declare i32 @access(ptr, i32, i64, i64, i1, i32)
+declare i32 @gather(ptr, i32, i64, i64, i1)
+declare i32 @scatter(ptr, i32, i64, i64, i1)
+declare i32 @load(ptr, i32, i64, i64, i1)
+declare i32 @store(ptr, i32, i64, i64, i1)
+declare i32 @load_at(ptr, i32, i64, i64, i1, i64)
+declare i32 @store_at(ptr, i32, i64, i64, i1, i64)
+declare i32 @flat_resolve(ptr, i32, i64, i64)
+declare void @clock_wait(ptr, i64)
+declare void @clock_wait_scalar(ptr)
+"""
+
+
+def attributes() -> str:
+    """The attribute groups #0 (inlining allowed) and #1 (not), and the branch weights."""
+    common = (
+        'nounwind "prefer-vector-width"="512" "min-legal-vector-width"="512" '
+        '"denormal-fp-math"="ieee,ieee"'
+    )
+    return (
+        f"attributes #0 = {{ {common} }}\nattributes #1 = {{ {common} noinline }}\n"
+        '!0 = !{!"branch_weights", i32 1, i32 1000000}\n'
+    )
+
+
+def address_offset(i: Decoded) -> int:
+    """The `offset` of a memory instruction; of scalar loads also a constant last operand."""
+    offset = i.integer("offset")
+    if i.mnemonic.startswith("s_load_") and i.operands[2].is_constant:
+        offset += int(i.operands[2].value)
+    return offset
 
 
 @dataclass(frozen=True)
@@ -51,11 +90,16 @@ class Wave(Context):
         inline_memory: bool = True,
         vector_exec: bool = False,
         inline_lines: int = 1 << 30,
+        shared: bool = False,
     ) -> None:
         """`inline_memory` puts the fast way of loads and stores into the code. `vector_exec` keeps
         EXEC expanded to one word per lane as well, for CPUs without mask registers. Operations
-        that take more than `inline_lines` lines of IR become functions, translated once."""
+        that take more than `inline_lines` lines of IR become functions, translated once.
+        `shared` is for operations of many instructions (operations.py): the number of the first
+        site and the address offset are then the parameters %site and %plus."""
         super().__init__(options)
+        self.shared = shared
+        self.stored: set[str] = set()
         self.inline_lines = inline_lines
         self.functions: list[str] = []
         self._outlined: dict[object, tuple[str, Type] | None] = {}
@@ -106,6 +150,54 @@ class Wave(Context):
         self.declarations |= c.declarations
         return name, out.type
 
+    def call_operation(
+        self, i: Decoded, name: str, slots: Sequence[str], operation: Operation
+    ) -> None:
+        """Call a function that works on the register slots of instruction `i`."""
+        for slot in slots:
+            self._use_slot(slot)
+        site = len(self.sites)
+        self.sites += [replace(s, pc=i.address) for s in operation.sites]
+        numbers = [f"i64 {site}", f"i64 {address_offset(i)}"]
+        arguments = ", ".join(["ptr %env", *numbers, *(f"ptr {slot}" for slot in slots)])
+        self.declarations.add(f"declare i32 @{name}(ptr, i64, i64{', ptr' * len(slots)})")
+        real = dict(zip(operation.slots, slots, strict=True))
+        for slot in operation.written:
+            self._forget(real[slot])
+        if operation.can_fault:
+            self.check_call(f"@{name}({arguments})")
+        else:
+            self.do(f"call i32 @{name}({arguments})")
+
+    def _use_slot(self, slot: str) -> None:
+        kind, number = slot[1], slot[2:]
+        if slot == "%scc":
+            self.allocas[slot] = "i1"
+        elif kind == "v":
+            self.used_vgprs.add(int(number))
+        elif number.isdigit():
+            self.used_sgprs.add(int(number))
+
+    def _forget(self, slot: str) -> None:
+        """A slot changed behind our back."""
+        self._known.pop(slot, None)
+        self._known.pop(f"mask{'126' if slot == '%exec' else slot[2:]}", None)
+
+    def _store(self, slot: str, value: Value) -> None:
+        super()._store(slot, value)
+        self.stored.add(slot)
+
+    def entry_lines(self) -> list[str]:
+        """Values of the environment that code refers to by name."""
+        lines = []
+        for name, type in (("slots", "ptr"), ("counts", "ptr"), ("lds", "i64"), ("image", "i64")):
+            index = layout.field(layout.Env, name)
+            lines += [
+                f"  %{name}.p = getelementptr %Env, ptr %env, i32 0, i32 {index}",
+                f"  %{name} = load {type}, ptr %{name}.p",
+            ]
+        return lines
+
     # EXEC as a vector
     def lane_mask(self, index: int) -> Value:
         if index != EXEC or not self.vector_exec:
@@ -148,9 +240,22 @@ class Wave(Context):
         suffix = f", align {align}" if align else ""
         return self.emit(type, f"load {type.text}, {pointer!r}{suffix}")
 
-    def site(self, i: Decoded, nbytes: int, space: Space, access: Access = "load") -> int:
+    def site(self, i: Decoded, nbytes: int, space: Space, access: Access = "load") -> Value:
+        """The number of a new memory site, an I64 scalar."""
+        number = len(self.sites)
         self.sites.append(Site(i.address, nbytes, space, access))
-        return len(self.sites) - 1
+        if not self.shared:
+            return self.const(I64.scalar, number)
+        first = self.parameter("%site")
+        return first + number if number else first
+
+    def parameter(self, name: str) -> Value:
+        """An I64 parameter of a shared operation."""
+        return Value(self, I64.scalar, name)
+
+    def address_offset(self, i: Decoded) -> Value | int:
+        """The constant that an instruction adds to its addresses."""
+        return self.parameter("%plus") if self.shared else address_offset(i)
 
     # Control flow
     @staticmethod
@@ -192,13 +297,14 @@ class Wave(Context):
         weights = f", {_BRANCH_WEIGHTS}" if rare else ""
         self.do(f"br {condition!r}, label %{yes}, label %{no}{weights}")
 
-    def fault(self, kind: int, where: int, lane: int = -1) -> None:
+    def fault(self, kind: int, where: int | Value, lane: int = -1) -> None:
         """Stop the wave here. What follows is unreachable until the next label."""
-        arguments = f"ptr %env, i32 {kind}, i64 {where}, i32 {lane}, i64 0"
+        at = repr(where) if isinstance(where, Value) else f"i64 {where}"
+        arguments = f"ptr %env, i32 {kind}, {at}, i32 {lane}, i64 0"
         self.do(f"call i32 @fault({arguments})")
         self.go("fault")
 
-    def fault_if(self, condition: Value, kind: int, where: int) -> None:
+    def fault_if(self, condition: Value, kind: int, where: int | Value) -> None:
         """Stop the wave when an I1 scalar holds."""
         bad, fine = self.new_label("bad"), self.new_label("fine")
         known = self.snapshot()
