@@ -79,9 +79,11 @@ def fma_half(b: Builder, x: Value, y: Value, z: Value) -> Value:
     cutting towards zero), so that rounding it once more, to f16, is as good as rounding once.
     """
     x, y, z = x.fpext(F32), y.fpext(F32), z.fpext(F32)
-    product = x * y
-    total = product + z
-    return round_to_odd(b, total, sum_error(product, z, total)).fptrunc(F16)
+    total = b.fma(x, y, z)
+    # The error of the sum, as in `sum_error`, with the product inside the fma.
+    part = total - z
+    error = (z - (total - part)) + b.fma(x, y, -part)
+    return round_to_odd(b, total, error).fptrunc(F16)
 
 
 def sum_error(x: Value, y: Value, total: Value) -> Value:
