@@ -37,6 +37,10 @@ LAST_USE_RESOLUTION = 3600.0
 
 _OPEN_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 _MISSING = (FileNotFoundError, NotADirectoryError)
+_TRUST_REMEDY = (
+    "change its owner or mode, set RDNA_JIT_CACHE_DIR, or sign the entries "
+    "(RDNA_JIT_CACHE_KEY_FILE)"
+)
 # What an entry itself can be the cause of. Other errors, such as too many open files or a stale
 # network handle, pass: they are no reason to throw a good entry away.
 _ENTRY_FAULTS = frozenset(
@@ -111,7 +115,7 @@ class Store:
             return None
         reason = self.distrust(path, status)
         if reason and not entry_format.has_signature(data, self.signing_key):
-            self._warn("trust", f"not loaded: {reason}, and the entry is not signed by our key")
+            self._warn("trust", f"an entry was not loaded: {reason}; {_TRUST_REMEDY}")
             return None
         try:
             record = entry_format.decode(data, key, text=text)
@@ -136,7 +140,7 @@ class Store:
             file_mode = self.prepare(record.kind)
             reason = trust.untrusted_reason(os.path.dirname(path))
             if reason and not self.signing_key:
-                self._warn("trust", f"kernels are kept in memory only: {reason}")
+                self._warn("trust", f"kernels are kept in memory only: {reason}; {_TRUST_REMEDY}")
                 return False
             data = entry_format.encode(record, self.signing_key)
             self._write(path, data, file_mode)
