@@ -35,7 +35,8 @@ exit status: 0 done, 1 something is wrong with entries or the machine (the outpu
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    arguments = _parser().parse_args(argv)
+    words = list(sys.argv[1:] if argv is None else argv)
+    arguments = _parser(words).parse_args(words)
     from rdna_jit.errors import RdnaJitError
 
     try:
@@ -53,7 +54,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
+    """The whole parser; only the modules of commands that occur in `words` are imported."""
     parser = argparse.ArgumentParser(
         prog="rdna-jit-cache",
         description="Looks at, checks, shrinks, fills and moves the cache of compiled kernels.",
@@ -70,6 +72,8 @@ def _parser() -> argparse.ArgumentParser:
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         command.add_argument("--json", action="store_true", help="print JSON")
+        if name not in words:
+            continue
         module = importlib.import_module(f"cache_tools.{module_name}")
         getattr(module, f"configure_{name}")(command)
         command.set_defaults(run=getattr(module, f"run_{name}"))

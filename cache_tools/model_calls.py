@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 
 from rdna_jit.errors import ContractError
@@ -47,9 +48,9 @@ def _experts(shape: Experts, experts: int, intermediate: int, rows: Sequence[int
         return
     H, I, G, E, T = shape.hidden, intermediate, shape.group, experts, shape.top_k  # noqa: E741
     mapped = f", expert_map=i32[{shape.experts}]" if experts != shape.experts else ""
-    for M in rows:
+    for M, residual in itertools.product(rows, ("", f", residual=f16[{{M}},{H}]")):
         yield (
             f"moe.moe_int4_decode(f16[{M},{H}], u8[{E},{2 * I},{H // 2}], "
             f"f16[{E},{2 * I},{H // G}], u8[{E},{H},{I // 2}], f16[{E},{H},{I // G}], "
-            f"f32[{M},{T}], i32[{M},{T}], group_size={G}{mapped})"
+            f"f32[{M},{T}], i32[{M},{T}], group_size={G}{mapped}{residual.format(M=M)})"
         )

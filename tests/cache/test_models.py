@@ -33,8 +33,10 @@ def test_dense_layers_shrink_with_the_number_of_ranks():
 def test_calls_follow_split_and_rows():
     flash = models.get("flash-next")
     made = calls(flash, "EP4", (1, 4))
-    assert len(made) == 2 and all("u8[128,1280,1280]" in call for call in made)
-    assert "f16[4,2560]" in made[1] and "expert_map=i32[512]" in made[1]
+    # With and without a residual.
+    assert len(made) == 4 and all("u8[128,1280,1280]" in call for call in made)
+    assert "(f16[4,2560]" in made[3] and "expert_map=i32[512]" in made[3]
+    assert made[3].endswith("residual=f16[4,2560])") and "residual" not in made[2]
     assert "expert_map" not in calls(flash, "PP3", (1,))[0]
     with pytest.raises(ContractError, match=r"no split TP3; .*EP4"):
         calls(flash, "TP3", (1,))
