@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from rdna_jit.emulator.context import Context
 from rdna_jit.emulator.decode import VCC
-from rdna_jit.emulator.floats import ldexp, round_to_odd, sum_error
+from rdna_jit.emulator.floats import ldexp, sum_error
 from rdna_jit.emulator.ir import I32, Value
 
 
@@ -89,10 +89,21 @@ def fmas(c: Context, x: Value, y: Value, z: Value) -> Value:
     total = product + z
     lost = sum_error(product, z, total) + rest
     nearer = total + lost
-    odd = round_to_odd(c, nearer, sum_error(total, lost, nearer)) * factor
+    subnormal = _rounded_down(c, nearer, sum_error(total, lost, nearer), f)
     small = c.unary("fabs", undone).flt(2.0 ** (2 - f.bias))
-    undone = c.select(small, odd, undone)
-    return c.select(c.lane_mask(VCC), undone, plain)
+    return c.select(c.lane_mask(VCC), c.select(small, subnormal, undone), plain)
+
+
+def _rounded_down(c: Context, x: Value, error: Value, f: _Format) -> Value:
+    """(x + error) * 2**-step, for a subnormal result, rounded once."""
+    result = x * 2.0**-f.step
+    rounded = result * 2.0**f.step
+    # Only a tie can go the other way; the error says which.
+    left = x - rounded
+    half_unit = 2.0 ** (f.step - f.bias - f.fraction)
+    same_sign = ((left.bits ^ error.bits) >> (x.type.bits - 1)).eq(0)
+    onward = c.unary("fabs", left).eq(half_unit) & error.ne(0.0) & same_sign
+    return c.select(onward, (rounded + left * 2.0) * 2.0**-f.step, result)
 
 
 def fixup(c: Context, quotient: Value, denominator: Value, numerator: Value) -> Value:
@@ -101,17 +112,18 @@ def fixup(c: Context, quotient: Value, denominator: Value, numerator: Value) -> 
     top = 2 * f.bias + 1
     width = quotient.type.bits
     sign = (denominator.bits ^ numerator.bits) & (1 << (width - 1))
-    infinity, zero = top << f.fraction, 0
+    infinity = top << f.fraction
     difference = _exponent(numerator) - _exponent(denominator)
     special_d, special_n = _exponent(denominator).eq(top), _exponent(numerator).eq(top)
     infinite_d = special_d & ~denominator.isnan()
     infinite_n = special_n & ~numerator.isnan()
     zero_d, zero_n = ~_nonzero(denominator), ~_nonzero(numerator)
 
-    result = c.unary("fabs", quotient).bits
+    # The iteration overflows to NaN where the quotient does.
+    result = c.select(quotient.isnan(), infinity, c.unary("fabs", quotient).bits)
     if width != 16:
-        result = c.select(difference.slt(f.least), zero, result)
-    result = c.select(infinite_d | zero_n, zero, result)
+        result = c.select(difference.slt(f.least), 0, result)
+    result = c.select(infinite_d | zero_n, 0, result)
     result = c.select(zero_d | infinite_n, infinity, result) | sign
     invalid = (zero_d & zero_n) | (infinite_d & infinite_n)
     result = c.select(invalid, (1 << (width - 1)) | infinity | 1 << (f.fraction - 1), result)
