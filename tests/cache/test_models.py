@@ -1,6 +1,5 @@
 import pytest
 
-from cache_tools.jobs import _value
 from cache_tools.model_calls import calls
 from cache_tools.output import Progress
 from rdna_jit import models
@@ -47,21 +46,6 @@ def test_calls_follow_split_and_rows():
 def test_unknown_model_names_the_known():
     with pytest.raises(ContractError, match="flash-next"):
         models.get("gpt-2")
-
-
-def test_tensor_notation():
-    import ast
-
-    import torch
-
-    def value(text):
-        return _value(ast.parse(text, mode="eval").body)
-
-    tensor = value("f16[2,3]")
-    assert tensor.shape == (2, 3) and tensor.dtype is torch.float16
-    assert value("float8_e4m3fn[4]").dtype is torch.float8_e4m3fn
-    assert value("u8[0,4]").numel() == 0
-    assert value("128") == 128 and value("None") is None and value("'auto'") == "auto"
 
 
 def test_progress_shows_on_terminals_only(monkeypatch, capsys):
