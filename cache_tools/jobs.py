@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import importlib
 import json
 from collections.abc import Iterable, Iterator
@@ -12,23 +11,10 @@ from typing import TYPE_CHECKING, Any
 from rdna_jit.config import config
 from rdna_jit.errors import ContractError, RdnaJitError
 from rdna_jit.ops import _FAMILIES as FAMILIES
+from rdna_jit.tools import calls
 
 if TYPE_CHECKING:
     from rdna_jit.kernel import Kernel
-
-DTYPES = {
-    "f16": "float16",
-    "f32": "float32",
-    "f64": "float64",
-    "i64": "int64",
-    "i32": "int32",
-    "i16": "int16",
-    "i8": "int8",
-    "u8": "uint8",
-    "bool": "bool",
-    "f8e4m3": "float8_e4m3fn",
-    "f8e5m2": "float8_e5m2",
-}
 
 
 @dataclass(frozen=True)
@@ -85,12 +71,7 @@ def _call(text: str, where: str, archs: list[str]) -> Iterator[Job]:
     from rdna_jit.dispatch import plan_of
 
     try:
-        tree = ast.parse(text, mode="eval").body
-        if not isinstance(tree, ast.Call):
-            raise ValueError("it is no call")
-        op = _op(ast.unparse(tree.func))
-        args = [_value(node) for node in tree.args]
-        kwargs = {keyword.arg or "": _value(keyword.value) for keyword in tree.keywords}
+        op, args, kwargs = calls.parse(text)
     except (ValueError, SyntaxError) as error:
         raise ContractError(f"{where}: {text}: {error}") from None
     for arch in archs or [config.arch or "gfx1030"]:
@@ -101,30 +82,6 @@ def _call(text: str, where: str, archs: list[str]) -> Iterator[Job]:
             raise ContractError(f"{where}: {text}: {error}") from None
         for launch in plan.launches:
             yield from_kernel(launch.kernel, arch)
-
-
-def _op(name: str) -> Any:
-    family, _, op = name.removeprefix("rdna_jit.ops.").partition(".")
-    if family not in FAMILIES or not op.isidentifier():
-        raise ValueError(f"{name} is no op; write FAMILY.OP with one of {', '.join(FAMILIES)}")
-    found = getattr(importlib.import_module(f"rdna_jit.ops.{family}"), op, None)
-    if not hasattr(found, "plan"):
-        raise ValueError(f"rdna_jit.ops.{family} has no op {op}")
-    return found
-
-
-def _value(node: ast.expr) -> Any:
-    """A literal, or an empty tensor written DTYPE[size, ...]."""
-    if isinstance(node, ast.Subscript):
-        import torch
-
-        name = ast.unparse(node.value)
-        dtype = getattr(torch, DTYPES.get(name, name), None)
-        if not isinstance(dtype, torch.dtype):
-            raise ValueError(f"{name} is no dtype; known are {', '.join(DTYPES)}")
-        shape = ast.literal_eval(node.slice)
-        return torch.empty(shape if isinstance(shape, tuple) else (shape,), dtype=dtype)
-    return ast.literal_eval(node)
 
 
 def _specialise(name: str, values: dict[str, Any], arch: str, where: str) -> Kernel:

@@ -34,6 +34,7 @@ from rdna_jit.errors import (
 if TYPE_CHECKING:
     from rdna_jit import cache, emulator, formats, ops
     from rdna_jit.code_object import CodeObject
+    from rdna_jit.disassembler import listing as disassemble
     from rdna_jit.dispatch import dispatch_log, explain, warm
     from rdna_jit.emulator.profile import Profile
     from rdna_jit.kernel import Kernel
@@ -66,6 +67,7 @@ __all__ = [
     "cache",
     "config",
     "device",
+    "disassemble",
     "dispatch_log",
     "emulator",
     "explain",
@@ -74,6 +76,7 @@ __all__ = [
     "warm",
 ]
 
+# Name -> its module, or module:attribute where the name differs there.
 _HOME = {
     "CodeObject": "code_object",
     "Kernel": "kernel",
@@ -81,6 +84,7 @@ _HOME = {
     "Parameter": "spec",
     "Profile": "emulator.profile",
     "Template": "template",
+    "disassemble": "disassembler:listing",
     "dispatch_log": "dispatch",
     "explain": "dispatch",
     "warm": "dispatch",
@@ -93,7 +97,8 @@ def __getattr__(name: str) -> object:
         return importlib.import_module(f"rdna_jit.{name}")
     if name not in _HOME:
         raise AttributeError(f"module 'rdna_jit' has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"rdna_jit.{_HOME[name]}"), name)
+    module, _, attribute = _HOME[name].partition(":")
+    value = getattr(importlib.import_module(f"rdna_jit.{module}"), attribute or name)
     globals()[name] = value
     return value
 

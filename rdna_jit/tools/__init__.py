@@ -1,0 +1,1 @@
+"""The commands of `python -m rdna_jit` that look at kernels: isa, run, profile, probe."""
