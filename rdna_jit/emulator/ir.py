@@ -28,36 +28,29 @@ _SUFFIX = {"half": "f16", "float": "f32", "double": "f64"}
 class Type:
     """An LLVM scalar type repeated over `lanes` (1: a plain scalar). Interned: use `is`."""
 
-    __slots__ = ("bits", "is_float", "lanes", "name", "suffix", "text")
+    __slots__ = ("bits", "integer", "is_float", "lanes", "name", "scalar", "suffix", "text")
     _interned: ClassVar[dict[tuple[str, int], Type]] = {}
+    scalar: Type  # one lane of this type
+    integer: Type  # the integer type of the same width and lanes
 
     def __new__(cls, name: str, lanes: int = WAVE) -> Type:
         known = cls._interned.get((name, lanes))
         if known is not None:
             return known
-        self = super().__new__(cls)
+        self = cls._interned[name, lanes] = super().__new__(cls)
         self.name = name
         self.lanes = lanes
         self.text = name if lanes == 1 else f"<{lanes} x {name}>"
         self.suffix = ("" if lanes == 1 else f"v{lanes}") + _SUFFIX.get(name, name)
         self.bits = _BITS[name]
         self.is_float = name in _SUFFIX
-        cls._interned[name, lanes] = self
+        self.scalar = Type(name, 1)
+        self.integer = Type(f"i{self.bits}", lanes)
         return self
-
-    @property
-    def scalar(self) -> Type:
-        """One lane of this type."""
-        return Type(self.name, 1)
-
-    @property
-    def integer(self) -> Type:
-        """The integer type of the same width and lanes."""
-        return Type(f"i{self.bits}", self.lanes)
 
     def over(self, lanes: int) -> Type:
         """The same scalar type over another number of lanes."""
-        return Type(self.name, lanes)
+        return self if lanes == self.lanes else Type(self.name, lanes)
 
     def __repr__(self) -> str:
         return self.text
@@ -143,6 +136,8 @@ class Value:
 
     # Shifts take the count modulo the width, as the machine does.
     def _shift(self, opcode: str, count: Value | int) -> Value:
+        if isinstance(count, Constant):
+            count = count.pattern
         count = count % self.type.bits if isinstance(count, int) else count & (self.type.bits - 1)
         return self._binary(opcode, "", count)
 
@@ -245,8 +240,9 @@ class Value:
 
     def bitcast(self, to: Type) -> Value:
         """The same bits; when the scalar width differs, the lanes change in proportion."""
-        total = self.type.bits * self.type.lanes
-        to = to.over(total // to.bits)
+        if to is self.type:
+            return self
+        to = to.over(self.type.bits * self.type.lanes // to.bits)
         if to is self.type:
             return self
         return self.builder.emit(to, f"bitcast {self!r} to {to.text}")

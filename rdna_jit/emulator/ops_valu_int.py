@@ -15,7 +15,7 @@ from rdna_jit.emulator.integers import (
     sign_run,
     widen,
 )
-from rdna_jit.emulator.ir import I1, I8, I16, I32, I64, Builder, Type, Value
+from rdna_jit.emulator.ir import I1, I8, I16, I32, I64, Builder, Constant, Type, Value
 from rdna_jit.emulator.registry import op, valu
 from rdna_jit.emulator.vector import DPP, SDWA, VectorAccess
 
@@ -193,20 +193,34 @@ valu("v_alignbyte_b32", I32, _INT3, lambda b, x, y, n: _align(b, x, y, (n & 3) <
 
 def _permute_bytes(b: Builder, high: Value, low: Value, selector: Value) -> Value:
     """Each selector byte picks a byte of {high, low} (0-7), a sign (8-11), 00 (12) or FF."""
-    wide = (high.zext(I64) << 32) | low.zext(I64)
-    # Bytes of signs, in the order of selectors 8-11, as one more register to pick from.
-    signs = b.const(I64, 0)
-    for n, (source, bit) in enumerate(((low, 15), (low, 31), (high, 15), (high, 31))):
-        sign = (source << (31 - bit)).ashr(31) & 0xFF
-        signs = signs | (sign.zext(I64) << (8 * n))
-    signs = signs | (0xFFFFFF << 40)
+    if isinstance(selector, Constant):
+        picks = selector.pattern.to_bytes(4, "little")
+        if all(pick < 8 or pick == 12 for pick in picks):
+            return _shuffle_bytes(b, high, low, picks)
+    # The signs of selectors 8-11 as the bytes of one more register.
+    signs = ((low >> 15) & 1) | ((low >> 31) << 8) | ((high >> 15 & 1) << 16) | (high >> 31 << 24)
+    signs = signs * 0xFF
     result = b.const(I32, 0)
     for n in range(4):
         which = (selector >> (8 * n)) & 0xFF
-        place = ((which & 7) << 3).zext(I64)
-        picked = b.select(which.ugt(7), signs >> place, wide >> place).trunc(I32) & 0xFF
-        result = result | (b.select(which.ugt(15), 0xFF, picked) << (8 * n))
+        source = b.select(which.ugt(7), signs, b.select((which & 4).ne(0), high, low))
+        byte = (source >> ((which & 3) << 3)) & 0xFF
+        byte = b.select(which.ugt(11), b.select(which.eq(12), 0, b.const(I32, 0xFF)), byte)
+        result = result | (byte << (8 * n))
     return result
+
+
+def _shuffle_bytes(b: Builder, high: Value, low: Value, picks: bytes) -> Value:
+    """Constant picks of bytes of {high, low}; 12 is zero."""
+    low, high = low.bitcast(I8), high.bitcast(I8)
+    lanes = low.type.lanes
+    order = [
+        4 * lane + (pick & 3) + (lanes if pick & 4 else 0)
+        for lane in range(lanes // 4)
+        for pick in picks
+    ]
+    keep = sum(0xFF << (8 * n) for n, pick in enumerate(picks) if pick != 12)
+    return b.shuffle(low, order, high).bitcast(I32) & keep
 
 
 valu("v_perm_b32", I32, _INT3, _permute_bytes)
