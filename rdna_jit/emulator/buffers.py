@@ -112,8 +112,8 @@ class BufferTable:
         for start, end, members in _merge(self.visible):
             line_base = cell_base = 0
             if lines:
-                count = ((end - 1) // layout.LINE_BYTES) - start // layout.LINE_BYTES + 1
-                self._lines.append(bytearray(count))
+                # one more, since a member may begin within a line of the first
+                self._lines.append(bytearray((end - start) // layout.LINE_BYTES + 2))
                 line_base = _address_of(self._lines[-1])
             if shadow:
                 cells = (ctypes.c_uint32 * (end - start))()
@@ -121,7 +121,7 @@ class BufferTable:
                 cell_base = ctypes.addressof(cells)
                 _mark_initialised(cells, start, members)
             for b in members:
-                skipped = b.address // layout.LINE_BYTES - start // layout.LINE_BYTES
+                skipped = (b.address - start) // layout.LINE_BYTES
                 rows.append(
                     (
                         b,

@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 
 COUNTERS = (
-    "valu", "dot", "packed", "transcendental", "quarter_rate", "fp64", "salu", "smem", "vmem_load",
+    "valu", "dot", "packed", "transcendental", "quarter_rate", "salu", "smem", "vmem_load",
     "vmem_store", "atomic", "lds", "branch", "barrier", "wait", "scratch",
 )  # fmt: skip
+# Finer subsets that the model prices apart: integer dots (part of dot) and double precision.
+FINE_COUNTERS = ("dot_integer", "fp64")
 
 _TRANSCENDENTAL = re.compile(r"v_(exp|log|rcp|rcp_iflag|rsq|sqrt|sin|cos)_f(16|32|64)$")
 _QUARTER_RATE = re.compile(
@@ -21,8 +23,8 @@ _BRANCHES = re.compile(r"s_(branch|cbranch_\w+|setpc_b64|swappc_b64|call_b64|end
 
 
 def classify(mnemonic: str) -> tuple[str, ...]:
-    """The counters that one execution adds 1 to. Every instruction has one main class; `dot`,
-    `packed`, `transcendental`, `quarter_rate` and `fp64` are subsets of `valu`."""
+    """The counters that one execution adds 1 to. Every instruction has one main class, which comes
+    first; the others are subsets of `valu`."""
     if mnemonic.startswith("v_"):
         return ("valu", *_vector_subsets(mnemonic))
     if mnemonic.startswith("ds_"):
@@ -40,6 +42,8 @@ def classify(mnemonic: str) -> tuple[str, ...]:
 
 
 def _vector_subsets(mnemonic: str) -> tuple[str, ...]:
+    if mnemonic.startswith(("v_dot4", "v_dot8")):
+        return ("dot", "dot_integer")
     if mnemonic.startswith("v_dot"):
         return ("dot",)
     if mnemonic.startswith("v_pk_"):

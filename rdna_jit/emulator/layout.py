@@ -73,6 +73,8 @@ class Env(ctypes.Structure):
         ("checks", ctypes.c_int64),
         ("image", ctypes.c_uint64),
         ("offsets", ctypes.c_uint32 * WAVE),
+        ("load_ns", ctypes.c_int64),
+        ("scalar_ns", ctypes.c_int64),
     ]
 
 
@@ -85,8 +87,8 @@ class State(ctypes.Structure):
         ("resume", ctypes.c_uint32),
         ("steps", ctypes.c_int64),
         ("ended", ctypes.c_int64),
-        ("clock", ctypes.c_int64 * 70),
-        ("padding", ctypes.c_int64 * 135),
+        ("clock", ctypes.c_int64 * 71),
+        ("padding", ctypes.c_int64 * 134),
         ("vgprs", ctypes.c_uint32 * WAVE * 256),
     ]
 
@@ -111,8 +113,8 @@ class Grid(ctypes.Structure):
         ("steps", ctypes.c_int64),
         ("descending", ctypes.c_int64),
         ("one_barrier", ctypes.c_int64),
-        ("rounds", ctypes.c_int64),
-        ("leading_rounds", ctypes.c_int64),
+        ("waited_ns", ctypes.c_int64),
+        ("leading_waits", ctypes.c_int64),
     ]
 
 

@@ -36,8 +36,8 @@ class LaunchStats:
     lanes: tuple[int, ...] = ()
     traffic: tuple[tuple[int, int, int], ...] = ()
     lines_touched: int = 0
-    rounds: int = 0
-    leading_rounds: int = 0
+    waited_ns: int = 0
+    leading_waits: int = 0
     seconds: float = field(default=0.0, compare=False)
 
     @property
@@ -154,8 +154,8 @@ class Program:
             lanes=tuple(counts[n:]) if profile else (),
             traffic=launch.traffic() if profile else (),
             lines_touched=launch.table.lines_touched,
-            rounds=launch.rounds,
-            leading_rounds=launch.leading_rounds,
+            waited_ns=launch.waited_ns,
+            leading_waits=launch.leading_waits,
             seconds=launch.seconds,
         )
 

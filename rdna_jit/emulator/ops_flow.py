@@ -84,11 +84,11 @@ def _waitcnt_one(c: Wave, i: Decoded) -> None:
 
 def _await_loads(c: Wave, allowed: int) -> None:
     if allowed < 63:
-        c.do(f"call void @clock_wait(ptr %state, i64 {allowed})")
+        c.do(f"call void @clock_wait(ptr %env, ptr %state, i64 {allowed})")
 
 
 def _await_scalar(c: Wave) -> None:
-    c.do("call void @clock_wait_scalar(ptr %state)")
+    c.do("call void @clock_wait_scalar(ptr %env, ptr %state)")
 
 
 @op(

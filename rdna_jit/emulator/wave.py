@@ -35,8 +35,8 @@ declare i32 @store(ptr, i32, i64, i64, i1)
 declare i32 @load_at(ptr, i32, i64, i64, i1, i64)
 declare i32 @store_at(ptr, i32, i64, i64, i1, i64)
 declare i32 @flat_resolve(ptr, i32, i64, i64)
-declare void @clock_wait(ptr, i64)
-declare void @clock_wait_scalar(ptr)
+declare void @clock_wait(ptr, ptr, i64)
+declare void @clock_wait_scalar(ptr, ptr)
 """
 
 

@@ -6,7 +6,7 @@ import ctypes
 from collections.abc import Sequence
 
 from rdna_jit.code_object import KernelInfo
-from rdna_jit.emulator import launch_state, layout
+from rdna_jit.emulator import launch_state, layout, model
 from rdna_jit.emulator.buffers import Buffer, BufferTable
 from rdna_jit.emulator.executable import Executable, run_function
 from rdna_jit.emulator.faults import Fault
@@ -120,12 +120,14 @@ class Launch:
         )
 
     @property
-    def rounds(self) -> int:
-        return sum(w.grid.rounds for w in self.workers)
+    def waited_ns(self) -> int:
+        """Nanoseconds that waves waited for loads, summed over waves."""
+        return sum(w.grid.waited_ns for w in self.workers)
 
     @property
-    def leading_rounds(self) -> int:
-        return sum(w.grid.leading_rounds for w in self.workers)
+    def leading_waits(self) -> int:
+        """Waits before a wave's first wide load had returned, summed over waves."""
+        return sum(w.grid.leading_waits for w in self.workers)
 
 
 class Worker:
@@ -166,6 +168,8 @@ class Worker:
             lds_bytes=launch.lds_bytes,
             lds_shadow=self._shadow.address,
             checks=launch.checks,
+            load_ns=round(1e3 * model.LOADED_LATENCY_US),
+            scalar_ns=round(1e3 * model.SCALAR_LATENCY_US),
             image=launch.image.address,
         )
         self.grid = layout.Grid(

@@ -19,40 +19,48 @@ define void @add_traffic(ptr %env, i64 %site, i64 %bytes, i64 %units, i64 %confl
   ret void
 }
 
-; Marks the 128-byte lines of [address, address + bytes) as touched; private memory has no map.
-define void @mark_lines(ptr %slot, i64 %address, i64 %bytes) alwaysinline nounwind {
+; Lines are counted from the start of their buffer, as if that were aligned, so that counts do not
+; depend on where the host put it. The name of a line is the address of its byte in the line map;
+; private memory has no map and its lines are named from 0.
+
+; Marks the lines `name.first` to `name.last` as touched.
+define void @mark_lines(ptr %slot, i64 %name.first, i64 %name.last) alwaysinline nounwind {
   %map.p = getelementptr %Slot, ptr %slot, i32 0, i32 3
   %map = load ptr, ptr %map.p
   %private = icmp eq ptr %map, null
   br i1 %private, label %done, label %mark
 mark:
-  %first = load i64, ptr %slot
-  %base = lshr i64 %first, 7
-  %line.first = lshr i64 %address, 7
-  %end = add i64 %address, %bytes
-  %last = sub i64 %end, 1
-  %line.last = lshr i64 %last, 7
-  %count.0 = sub i64 %line.last, %line.first
+  %count.0 = sub i64 %name.last, %name.first
   %count = add i64 %count.0, 1
-  %index = sub i64 %line.first, %base
-  %from = getelementptr i8, ptr %map, i64 %index
+  %from = inttoptr i64 %name.first to ptr
   call void @llvm.memset.p0.i64(ptr %from, i8 1, i64 %count, i1 false)
   br label %done
 done:
   ret void
 }
 
-; A scalar load: its lines, and the clock's pending round unless it reads private memory.
+; The name of the line that holds `address`, for a slot that points at its buffer.
+define i64 @line_name(ptr %slot, i64 %address) alwaysinline nounwind {
+  %start = load i64, ptr %slot
+  %map.p = getelementptr %Slot, ptr %slot, i32 0, i32 3
+  %map = load i64, ptr %map.p
+  %offset = sub i64 %address, %start
+  %index = lshr i64 %offset, 7
+  %name = add i64 %map, %index
+  ret i64 %name
+}
+
+; A scalar load: its lines, and the clock's pending load unless it reads private memory.
 define void @count_block(ptr %env, i64 %site, i64 %address, i64 %bytes) nounwind {
   %slots.p = getelementptr %Env, ptr %env, i32 0, i32 2
   %slots = load ptr, ptr %slots.p
   %slot = getelementptr %Slot, ptr %slots, i64 %site
-  call void @mark_lines(ptr %slot, i64 %address, i64 %bytes)
-  %first = lshr i64 %address, 7
+  %first = call i64 @line_name(ptr %slot, i64 %address)
   %end = add i64 %address, %bytes
-  %last = sub i64 %end, 1
-  %line.last = lshr i64 %last, 7
-  %lines.0 = sub i64 %line.last, %first
+  %final = sub i64 %end, 1
+  %last = call i64 @line_name(ptr %slot, i64 %final)
+  call void @mark_lines(ptr %slot, i64 %first, i64 %last)
+  %lines.0 = sub i64 %last, %first
   %lines = add i64 %lines.0, 1
   call void @add_traffic(ptr %env, i64 %site, i64 %bytes, i64 %lines, i64 0)
   %map.p = getelementptr %Slot, ptr %slot, i32 0, i32 3
@@ -62,16 +70,16 @@ define void @count_block(ptr %env, i64 %site, i64 %address, i64 %bytes) nounwind
 pending:
   %state.p = getelementptr %Env, ptr %env, i32 0, i32 17
   %state = load ptr, ptr %state.p
-  %rounds.p = getelementptr %State, ptr %state, i32 0, i32 5, i32 0
-  %rounds = load i64, ptr %rounds.p
+  %now.p = getelementptr %State, ptr %state, i32 0, i32 5, i32 0
+  %now = load i64, ptr %now.p
   %pending.p = getelementptr %State, ptr %state, i32 0, i32 5, i32 3
-  store i64 %rounds, ptr %pending.p
+  store i64 %now, ptr %pending.p
   br label %done
 done:
   ret void
 }
 
-; Distinct 128-byte lines of one lane-wise access.
+; Distinct lines of one lane-wise access.
 define void @count_lines(ptr %env, i32 %exec, i64 %site, i64 %bytes) nounwind {
 entry:
   %seen = alloca [64 x i64], align 64
@@ -91,26 +99,26 @@ next:
   %lane.64 = zext i32 %lane to i64
   %address.p = getelementptr i64, ptr %addresses, i64 %lane.64
   %address = load i64, ptr %address.p
-  %line.first = lshr i64 %address, 7
-  %end = add i64 %address, %bytes
-  %last = sub i64 %end, 1
-  %line.last = lshr i64 %last, 7
-  %same = icmp eq i64 %line.first, %previous
-  %one = icmp eq i64 %line.first, %line.last
-  %nothing.new = and i1 %same, %one
-  br i1 %nothing.new, label %lane.done, label %place
-place:
   %slot.first = load i64, ptr %slot
   %limit = load i64, ptr %limit.p
   %offset = sub i64 %address, %slot.first
   %inside = icmp ult i64 %offset, %limit
-  br i1 %inside, label %mark, label %search
+  br i1 %inside, label %name, label %search
 search:
   ; lanes of one access may be in several buffers
   %found = call i32 @find_buffer(ptr %env, ptr %slot, i64 %address, i64 %bytes, i64 %fast.bytes)
-  br label %mark
+  br label %name
+name:
+  %end = add i64 %address, %bytes
+  %final = sub i64 %end, 1
+  %line.first = call i64 @line_name(ptr %slot, i64 %address)
+  %line.last = call i64 @line_name(ptr %slot, i64 %final)
+  %same = icmp eq i64 %line.first, %previous
+  %one = icmp eq i64 %line.first, %line.last
+  %nothing.new = and i1 %same, %one
+  br i1 %nothing.new, label %lane.done, label %mark
 mark:
-  call void @mark_lines(ptr %slot, i64 %address, i64 %bytes)
+  call void @mark_lines(ptr %slot, i64 %line.first, i64 %line.last)
   br label %line
 line:
   %l = phi i64 [ %line.first, %mark ], [ %l1, %line.done ]
@@ -137,7 +145,7 @@ line.done:
   %lines.over = icmp ugt i64 %l1, %line.last
   br i1 %lines.over, label %lane.done, label %line
 lane.done:
-  %n.lane = phi i64 [ %n, %next ], [ %n.after, %line.done ]
+  %n.lane = phi i64 [ %n, %name ], [ %n.after, %line.done ]
   %less = sub i32 %left, 1
   %rest = and i32 %left, %less
   %over = icmp eq i32 %rest, 0
@@ -250,17 +258,17 @@ add:
   ret void
 }
 
-; The clock: a vector load is issued in the present round; 8 bytes a lane and more count as wide.
+; The clock: a vector load is issued now; 8 bytes a lane and more count as wide.
 define void @clock_issue(ptr %env, i64 %bytes) alwaysinline nounwind {
   %state.p = getelementptr %Env, ptr %env, i32 0, i32 17
   %state = load ptr, ptr %state.p
-  %rounds.p = getelementptr %State, ptr %state, i32 0, i32 5, i32 0
-  %rounds = load i64, ptr %rounds.p
+  %now.p = getelementptr %State, ptr %state, i32 0, i32 5, i32 0
+  %now = load i64, ptr %now.p
   %issued.p = getelementptr %State, ptr %state, i32 0, i32 5, i32 1
   %issued = load i64, ptr %issued.p
   %at = and i64 %issued, 63
-  %round.p = getelementptr %State, ptr %state, i32 0, i32 5, i32 6, i64 %at
-  store i64 %rounds, ptr %round.p
+  %time.p = getelementptr %State, ptr %state, i32 0, i32 5, i32 7, i64 %at
+  store i64 %now, ptr %time.p
   %issued.1 = add i64 %issued, 1
   store i64 %issued.1, ptr %issued.p
   %wide.p = getelementptr %State, ptr %state, i32 0, i32 5, i32 5
@@ -273,9 +281,23 @@ define void @clock_issue(ptr %env, i64 %bytes) alwaysinline nounwind {
   ret void
 }
 
-; Waits until at most `allowed` vector loads are outstanding. A load's data is there one round
-; after its issue.
-define void @clock_wait(ptr %state, i64 %allowed) nounwind {
+; Moves the clock to a time at which awaited data is there; a wait counts if that takes time.
+define void @clock_reach(ptr %state, i64 %ready) alwaysinline nounwind {
+  %now.p = getelementptr %State, ptr %state, i32 0, i32 5, i32 0
+  %now = load i64, ptr %now.p
+  %later = call i64 @llvm.smax.i64(i64 %now, i64 %ready)
+  store i64 %later, ptr %now.p
+  %moved = icmp sgt i64 %ready, %now
+  %one = zext i1 %moved to i64
+  %waits.p = getelementptr %State, ptr %state, i32 0, i32 5, i32 6
+  %waits = load i64, ptr %waits.p
+  %waits.1 = add i64 %waits, %one
+  store i64 %waits.1, ptr %waits.p
+  ret void
+}
+
+; Waits until at most `allowed` vector loads are outstanding.
+define void @clock_wait(ptr %env, ptr %state, i64 %allowed) nounwind {
   %issued.p = getelementptr %State, ptr %state, i32 0, i32 5, i32 1
   %issued = load i64, ptr %issued.p
   %awaited.p = getelementptr %State, ptr %state, i32 0, i32 5, i32 2
@@ -286,55 +308,69 @@ define void @clock_wait(ptr %state, i64 %allowed) nounwind {
 wait:
   %last = sub i64 %target, 1
   %at = and i64 %last, 63
-  %round.p = getelementptr %State, ptr %state, i32 0, i32 5, i32 6, i64 %at
-  %round = load i64, ptr %round.p
-  %ready = add i64 %round, 1
-  %rounds.p = getelementptr %State, ptr %state, i32 0, i32 5, i32 0
-  %rounds = load i64, ptr %rounds.p
-  %rounds.now = call i64 @llvm.umax.i64(i64 %rounds, i64 %ready)
-  store i64 %rounds.now, ptr %rounds.p
+  %time.p = getelementptr %State, ptr %state, i32 0, i32 5, i32 7, i64 %at
+  %time = load i64, ptr %time.p
+  %latency.p = getelementptr %Env, ptr %env, i32 0, i32 24
+  %latency = load i64, ptr %latency.p
+  %ready = add i64 %time, %latency
+  call void @clock_reach(ptr %state, i64 %ready)
   store i64 %target, ptr %awaited.p
   %wide.p = getelementptr %State, ptr %state, i32 0, i32 5, i32 5
   %wide = load i64, ptr %wide.p
   %leading.p = getelementptr %State, ptr %state, i32 0, i32 5, i32 4
   %leading = load i64, ptr %leading.p
+  %waited.p = getelementptr %State, ptr %state, i32 0, i32 5, i32 6
+  %waited = load i64, ptr %waited.p
   %has.wide = icmp sge i64 %wide, 0
   %returned = icmp sgt i64 %target, %wide
   %unset = icmp slt i64 %leading, 0
   %first.0 = and i1 %has.wide, %returned
   %first = and i1 %first.0, %unset
-  %leading.now = select i1 %first, i64 %rounds.now, i64 %leading
+  %leading.now = select i1 %first, i64 %waited, i64 %leading
   store i64 %leading.now, ptr %leading.p
   br label %done
 done:
   ret void
 }
 
-; Waits for the pending scalar load, if there is one.
-define void @clock_wait_scalar(ptr %state) nounwind {
+; Waits for the pending scalar load, if there is one. Until the first wide load has returned its
+; data is as far away as any; later it is in the scalar cache.
+define void @clock_wait_scalar(ptr %env, ptr %state) nounwind {
   %pending.p = getelementptr %State, ptr %state, i32 0, i32 5, i32 3
   %pending = load i64, ptr %pending.p
-  %ready = add i64 %pending, 1
-  %rounds.p = getelementptr %State, ptr %state, i32 0, i32 5, i32 0
-  %rounds = load i64, ptr %rounds.p
-  %rounds.now = call i64 @llvm.umax.i64(i64 %rounds, i64 %ready)
-  store i64 %rounds.now, ptr %rounds.p
+  %none = icmp slt i64 %pending, 0
+  br i1 %none, label %done, label %wait
+wait:
+  %leading.p = getelementptr %State, ptr %state, i32 0, i32 5, i32 4
+  %leading = load i64, ptr %leading.p
+  %starting = icmp slt i64 %leading, 0
+  %cold.p = getelementptr %Env, ptr %env, i32 0, i32 24
+  %cold = load i64, ptr %cold.p
+  %warm.p = getelementptr %Env, ptr %env, i32 0, i32 25
+  %warm = load i64, ptr %warm.p
+  %latency = select i1 %starting, i64 %cold, i64 %warm
+  %ready = add i64 %pending, %latency
+  call void @clock_reach(ptr %state, i64 %ready)
   store i64 -1, ptr %pending.p
+  br label %done
+done:
   ret void
 }
 
-; Adds a finished wave's rounds to the launch. Without a wide load, one round leads.
+; Adds a finished wave's clock to the launch. Without a wide load, its first wait leads.
 define void @sum_clock(ptr %grid, ptr %state) nounwind {
-  %rounds.p = getelementptr %State, ptr %state, i32 0, i32 5, i32 0
-  %rounds = load i64, ptr %rounds.p
+  %now.p = getelementptr %State, ptr %state, i32 0, i32 5, i32 0
+  %now = load i64, ptr %now.p
+  %waits.p = getelementptr %State, ptr %state, i32 0, i32 5, i32 6
+  %waits = load i64, ptr %waits.p
   %leading.p = getelementptr %State, ptr %state, i32 0, i32 5, i32 4
   %leading = load i64, ptr %leading.p
   %unset = icmp slt i64 %leading, 0
-  %at.most.one = call i64 @llvm.umin.i64(i64 %rounds, i64 1)
+  %at.most.one = call i64 @llvm.umin.i64(i64 %waits, i64 1)
   %lead = select i1 %unset, i64 %at.most.one, i64 %leading
   %sum.p = getelementptr %Grid, ptr %grid, i32 0, i32 16, i32 0
   %sum = load i64, ptr %sum.p
-  %sum.1 = add i64 %sum, %rounds
+  %sum.1 = add i64 %sum, %now
   store i64 %sum.1, ptr %sum.p
   %lead.p = getelementptr %Grid, ptr %grid, i32 0, i32 16, i32 1
   %lead.sum = load i64, ptr %lead.p

@@ -1,0 +1,175 @@
+"""From counters to microseconds: a bound for each resource, and what bounds leave out.
+
+    time = max(dram, l2, valu, lds, latency) + start + drain
+
+Every constant says where it comes from. "Owners" are people who measured Radeon Pro V620 cards
+and published the figures; docs/model.md compares predictions with what they report.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import ceil
+from typing import Final
+
+from rdna_jit.emulator.cards import Card
+
+# Vector instructions per clock and SIMD with eight independent chains (owners, V620).
+ISSUE_FMA: Final = 0.754
+ISSUE_PACKED: Final = 0.767
+ISSUE_DOT2: Final = 0.860
+ISSUE_DOT4: Final = 0.726
+ISSUE_TRANSCENDENTAL: Final = 0.191
+# 32-bit integer multiplies run at a quarter of the rate: 5.1 of 25.4 T multiply-adds on an RX 6900
+# XT in a public benchmark, four slots for the multiply and one for the add.
+QUARTER_RATE_SLOTS: Final = 4
+# fp64 at 1/16 (1.61 TFLOPS of 25.4 in the same benchmark).
+FP64_SLOTS: Final = 16
+# One scalar instruction per clock and SIMD; the scalar unit is shared by none. A safe bound.
+ISSUE_SCALAR: Final = 1.0
+
+# An idle card's latency to DRAM (owners' pointer chase): what a wave waits for its first data.
+DRAM_LATENCY_US: Final = 0.180
+# A loaded card's: one wave on every second SIMD with one 512-byte load in flight reached 136 GB/s,
+# so 36.9 KB in flight took 271 ns.
+LOADED_LATENCY_US: Final = 0.271
+# A scalar load whose line is in a near cache. No figure for the scalar cache is known; this is the
+# owners' latency of the vector caches' second level.
+SCALAR_LATENCY_US: Final = 0.040
+# Workgroups that a stream needs: 36, one per workgroup processor, reach 96.5 % of the bandwidth.
+STREAM_GROUPS: Final = 36
+STREAM_SHARE: Final = 0.965
+
+LINE_BYTES: Final = 128
+# LDS: 64 KB per compute unit (128 KB per pair), in steps of 1 KB.
+LDS_PER_CU: Final = 65536
+LDS_STEP: Final = 1024
+MAX_WAVES_PER_SIMD: Final = 16
+MAX_GROUPS_PER_CU: Final = 16
+VGPRS_PER_SIMD: Final = 1024
+VGPR_STEP: Final = 16
+
+# A free-running launch of an empty kernel (owners: 2.81 us, 2.84 in a graph).
+LAUNCH_US: Final = 2.81
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a launch did, in wave instructions, bytes and lines, and the shape it had.
+
+    `waited_us` is the time that a wave waited for loads, at the latencies above, on average;
+    `leading_waits` are its waits until its first wide load had returned. `dual_cu` says that
+    workgroups may use both compute units of a pair.
+    """
+
+    valu: int
+    dot: int
+    dot_integer: int
+    packed: int
+    transcendental: int
+    quarter_rate: int
+    fp64: int
+    salu: int
+    lds_cycles: int
+    bytes_stored: int
+    lines_requested: int
+    lines_distinct: int
+    waited_us: float
+    leading_waits: float
+    workgroups: int
+    waves_per_group: int
+    vgprs: int
+    lds_bytes: int
+    dual_cu: bool
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Times in microseconds: `bounds` by resource, `start` and `drain` as in the module's text."""
+
+    bounds: dict[str, float]
+    start_us: float
+    drain_us: float
+    occupancy: float
+    groups_resident: int
+    launch_us: float = LAUNCH_US
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def bound_by(self) -> str:
+        return max(self.bounds, key=lambda name: self.bounds[name])
+
+    @property
+    def time_us(self) -> float:
+        return max(self.bounds.values()) + self.start_us + self.drain_us
+
+
+def estimate(work: Work, card: Card) -> Estimate:
+    """The model. All bounds assume operands that come from DRAM once."""
+    units = card.compute_units // 2 if work.dual_cu else card.compute_units
+    simds = 4 if work.dual_cu else 2
+    resident = groups_per_unit(work, simds)
+    # The unit with the most workgroups decides, and in it the SIMD with the most waves.
+    groups = ceil(work.workgroups / units)
+    waves_per_simd = ceil(groups * work.waves_per_group / simds)
+    waves = work.workgroups * work.waves_per_group
+    clocks_per_us = card.clock_ghz * 1e3
+    valu = vector_slots(work) / waves * waves_per_simd / clocks_per_us
+    salu = work.salu / ISSUE_SCALAR / waves * waves_per_simd / clocks_per_us
+    lds_units = 2 if work.dual_cu else 1
+    lds = work.lds_cycles / work.workgroups * ceil(groups / lds_units) / clocks_per_us
+    batches = ceil(groups / resident)
+    bounds = {
+        "dram": dram_us(work, card),
+        "l2": work.lines_requested * LINE_BYTES / card.l2_gbs / 1e3,
+        "valu": max(valu, salu),
+        "lds": lds,
+        "latency": work.waited_us * batches,
+    }
+    return Estimate(
+        bounds,
+        start_us=work.leading_waits * DRAM_LATENCY_US,
+        drain_us=_drain_us(work, waves, min(groups, resident), simds, clocks_per_us),
+        occupancy=min(MAX_WAVES_PER_SIMD, resident * work.waves_per_group / simds),
+        groups_resident=resident * units,
+    )
+
+
+def vector_slots(work: Work) -> float:
+    """Clocks of one SIMD that all vector instructions take."""
+    special = work.dot + work.packed + work.transcendental + work.quarter_rate + work.fp64
+    plain = work.valu - special
+    return (
+        (plain + QUARTER_RATE_SLOTS * work.quarter_rate + FP64_SLOTS * work.fp64) / ISSUE_FMA
+        + work.packed / ISSUE_PACKED
+        + (work.dot - work.dot_integer) / ISSUE_DOT2
+        + work.dot_integer / ISSUE_DOT4
+        + work.transcendental / ISSUE_TRANSCENDENTAL
+    )
+
+
+def dram_us(work: Work, card: Card) -> float:
+    """Every line that the launch touched, once; stores at the rate of stores."""
+    touched = work.lines_distinct * LINE_BYTES
+    stored = min(work.bytes_stored, touched)
+    share = min(1.0, STREAM_SHARE * work.workgroups / STREAM_GROUPS)
+    return ((touched - stored) / card.read_gbs + stored / card.write_gbs) / share / 1e3
+
+
+def groups_per_unit(work: Work, simds: int) -> int:
+    """Workgroups that fit on a compute unit (or pair of them) at once."""
+    by_vgprs = VGPRS_PER_SIMD // (max(1, ceil(work.vgprs / VGPR_STEP)) * VGPR_STEP)
+    wave_slots = min(MAX_WAVES_PER_SIMD, by_vgprs) * simds
+    fits = [wave_slots // work.waves_per_group, MAX_GROUPS_PER_CU * simds // 2]
+    if work.lds_bytes:
+        allocated = ceil(work.lds_bytes / LDS_STEP) * LDS_STEP
+        fits.append(LDS_PER_CU * simds // 2 // allocated)
+    return max(1, min(fits))
+
+
+def _drain_us(work: Work, waves: int, groups: int, simds: int, clocks_per_us: float) -> float:
+    """After the last data has arrived, the waves of a SIMD still execute what depends on it: the
+    vector instructions of one round each."""
+    rounds = work.waited_us / LOADED_LATENCY_US
+    per_round = vector_slots(work) / waves / (rounds + 1)
+    return per_round * ceil(groups * work.waves_per_group / simds) / clocks_per_us
