@@ -30,6 +30,12 @@ class Type:
 
     __slots__ = ("bits", "integer", "is_float", "lanes", "name", "scalar", "suffix", "text")
     _interned: ClassVar[dict[tuple[str, int], Type]] = {}
+    name: str
+    lanes: int
+    bits: int  # of one lane
+    text: str
+    suffix: str  # in the names of overloaded intrinsics
+    is_float: bool
     scalar: Type  # one lane of this type
     integer: Type  # the integer type of the same width and lanes
 
@@ -311,8 +317,8 @@ class Builder:
         self.lines.append(f"{name}:")
 
     # Constants
-    def const(self, type: Type, number: Number) -> Constant:
-        """`number` in every lane. Floats round to the type; integers wrap."""
+    def const(self, type: Type, number: Number) -> Value:
+        """A Constant: `number` in every lane. Floats round to the type; integers wrap."""
         if type.is_float:
             return Constant(self, type, float_bits(float(number), type.bits))
         return Constant(self, type, int(number) & ((1 << type.bits) - 1))
