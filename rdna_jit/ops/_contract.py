@@ -62,34 +62,42 @@ def alignment(matrix: torch.Tensor, most: int) -> int:
     return spots & -spots
 
 
-def check_no_overlap(op: str, out: torch.Tensor, inputs: dict[str, torch.Tensor | None]) -> None:
-    """ContractError when writing `out` `[rows, columns]` would change an input."""
-    for name, tensor in inputs.items():
-        if tensor is not None and _overlap(out, tensor):
-            reject(
-                op, "out", f"memory apart from {name}", f"memory that overlaps {name}",
-                "pass another tensor",
-            )  # fmt: skip
-
-
-def _overlap(a: torch.Tensor, b: torch.Tensor) -> bool:
-    if not a.numel() or not b.numel():
-        return False
-    a_start, b_start = a.data_ptr(), b.data_ptr()
-    if b_start >= a_start + _span(a) or a_start >= b_start + _span(b):
-        return False
-    # Column slices of one buffer interleave without touching.
-    pitch = a.stride(0) * a.element_size()
-    if a.dim() != 2 or b.dim() != 2 or pitch != b.stride(0) * b.element_size():
-        return True
-    ahead = (b_start - a_start) % pitch if pitch else 0
-    a_row, b_row = a.shape[1] * a.element_size(), b.shape[1] * b.element_size()
-    return not (ahead >= a_row and ahead + b_row <= pitch)
+def check_no_overlap(
+    op: str, out: torch.Tensor, inputs: dict[str, torch.Tensor | None], name: str = "out"
+) -> None:
+    """ContractError when writing `out`, the argument `name`, would change an input."""
+    start = out.data_ptr()
+    end = start + _span(out)
+    for other, tensor in inputs.items():
+        if tensor is None:
+            continue
+        first = tensor.data_ptr()
+        if first >= end or start >= first + _span(tensor) or _interleaved(out, tensor):
+            continue
+        reject(
+            op, name, f"memory apart from {other}", f"memory that overlaps {other}",
+            "pass another tensor",
+        )  # fmt: skip
 
 
 def _span(t: torch.Tensor) -> int:
+    """Bytes from the first element to the end of the last."""
+    if t.is_contiguous() or not t.numel():
+        return t.nbytes
     last = sum((size - 1) * step for size, step in zip(t.shape, t.stride(), strict=True))
     return (last + 1) * t.element_size()
+
+
+def _interleaved(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether two matrices are column slices of one buffer that do not touch."""
+    if a.dim() != 2 or b.dim() != 2:
+        return False
+    pitch = a.stride(0) * a.element_size()
+    if not pitch or pitch != b.stride(0) * b.element_size():
+        return False
+    ahead = (b.data_ptr() - a.data_ptr()) % pitch
+    a_row, b_row = a.shape[1] * a.element_size(), b.shape[1] * b.element_size()
+    return ahead >= a_row and ahead + b_row <= pitch
 
 
 def _sizes(shape: tuple[int | None, ...]) -> str:

@@ -239,7 +239,7 @@ def _plan(op: str, spec: KernelSpec, choose: Callable[[Int4Call], Choice], call:
     if not call.M or not call.N:
         return Plan(op, "none", shape=shape, extra=size, notes=("nothing to compute",))
     choice = choose(call)
-    kernel = spec.specialise(**choice.values)
+    kernel = spec.specialise(None, **choice.values)
     launch = Launch(kernel, choice.grid, spec.block_of(choice.values))
     return Plan(
         op,
@@ -251,6 +251,17 @@ def _plan(op: str, spec: KernelSpec, choose: Callable[[Int4Call], Choice], call:
         shape,
         extra=size,
     )
+
+
+def _run(op: str, plan: Plan, inputs: tuple[Tensor | None, ...], out: Tensor | None) -> Tensor:
+    if out is None:
+        out = inputs[0].new_empty(plan.extra)  # type: ignore[union-attr]
+    else:
+        names = ("x", "qweight", "zeros", "scales", "g_idx", "bias")
+        check_no_overlap(op, out, dict(zip(names, inputs, strict=True)))
+    for launch in plan.launches:
+        launch(*inputs, out, plan.extra[0])
+    return out
 
 
 def _fake(x: Tensor, qweight: Tensor, *_: Any, **__: Any) -> Tensor:
@@ -276,14 +287,7 @@ def _gptq_gemm(
     bias: Tensor | None = None,
     out: Tensor | None = None,
 ) -> Tensor:
-    if out is None:
-        out = x.new_empty(plan.extra)
-    else:
-        inputs = {"x": x, "qweight": qweight, "qzeros": qzeros, "scales": scales, "bias": bias}
-        check_no_overlap("gptq_gemm", out, inputs)
-    for launch in plan.launches:
-        launch(x, qweight, qzeros, scales, g_idx, bias, out, plan.extra[0])
-    return out
+    return _run("gptq_gemm", plan, (x, qweight, qzeros, scales, g_idx, bias), out)
 
 
 gptq_gemm.plan = partial(_forward, _gptq_gemm.plan)  # type: ignore[attr-defined]
@@ -315,11 +319,4 @@ def w4a16_gemv(
     8), bias fp16 `[N]`. `group_size` is a multiple of 32 that divides K, or K (also as -1). Every
     N is served.
     """
-    if out is None:
-        out = x.new_empty(plan.extra)
-    else:
-        inputs = {"x": x, "qweight": qweight, "scales": scales, "zeros": zeros, "bias": bias}
-        check_no_overlap("w4a16_gemv", out, inputs)
-    for launch in plan.launches:
-        launch(x, qweight, zeros, scales, None, bias, out, plan.extra[0])
-    return out
+    return _run("w4a16_gemv", plan, (x, qweight, zeros, scales, None, bias), out)
