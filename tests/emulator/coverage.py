@@ -28,6 +28,8 @@ REASONS = (
     (r"s_(rfe|sethalt|setkill|sendmsg|sendmsghalt|trap|cbranch_cdbg)", "traps, messages, debugger"),
     (r"s_(subvector_loop|.*(saveexec|wrexec)_b64)", "wave64"),
     (r"[sv]_movrel|v_swaprel", "register-indexed moves; compilers use other sequences"),
+    (r"ds_(mskor|wrap|wrxchg2|condxchg)|.*_addtid", "no compiler emits it for compute"),
+    (r"s_(code_end|wait_idle|endpgm_)", "padding, context switches, graphics"),
     (r"(s_|v_)(clrexcp|version)|v_pipeflush", "no effect on results"),
 )  # fmt: skip
 GROUPS = ("SOP1", "SOP2", "SOPC", "SOPK", "SOPP", "SMEM", "VOP1", "VOP2", "VOPC", "VOP3", "VOP3P",

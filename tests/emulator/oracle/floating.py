@@ -26,7 +26,18 @@ from tests.emulator.oracle.floats import (
     unpack,
 )
 from tests.emulator.oracle.table import vector
-from tests.emulator.oracle.types import F16, F32, F64, I16, I32, Anything, Flushable, Near, OneOf
+from tests.emulator.oracle.types import (
+    F16,
+    F32,
+    F64,
+    I16,
+    I32,
+    Anything,
+    Flushable,
+    Near,
+    OneOf,
+    Type,
+)
 
 TYPES = {"f16": F16, "f32": F32, "f64": F64}
 ZERO, ONE = Number(0), number(1)
@@ -146,6 +157,32 @@ vector("v_fmac_legacy_f32", F32, (F32, F32), lambda a, b, d: legacy_product(a, b
        accumulates=True)
 
 
+# gfx10.1's multiply-add: a rounded product, then a rounded sum. It may take subnormals for zero.
+def _flushed(a: Number) -> Number:
+    small = not a.nan and SINGLE.is_subnormal(pack(SINGLE, a))
+    return Number(a.sign) if small else a
+
+
+def _multiply_add(product: Callable) -> Callable[[Number, Number, Number], Flushable]:
+    def meaning(a: Number, b: Number, c: Number) -> Flushable:
+        kept = round_to(SINGLE, product(a, b)) + c
+        a, b, c = _flushed(a), _flushed(b), _flushed(c)
+        return Flushable(kept, _flushed(_flushed(round_to(SINGLE, product(a, b))) + c))
+
+    return meaning
+
+
+for _suffix, _product in (("f32", lambda a, b: a * b), ("legacy_f32", legacy_product)):
+    _meaning = _multiply_add(_product)
+    vector(f"v_mad_{_suffix}", F32, (F32, F32, F32), _meaning, arch="gfx1010")
+    vector(f"v_mac_{_suffix}", F32, (F32, F32), _meaning, accumulates=True, arch="gfx1010")
+_meaning = _multiply_add(lambda a, b: a * b)
+vector("v_madmk_f32", F32, (F32, F32, F32), lambda a, k, c: _meaning(a, k, c), literal=1,
+       arch="gfx1010")
+vector("v_madak_f32", F32, (F32, F32, F32), lambda a, b, k: _meaning(a, b, k), literal=2,
+       arch="gfx1010")
+
+
 # Transcendentals. `math` computes in double precision, whose own error is far below the tolerance
 # of the 16 and 32-bit forms; the 64-bit forms use exact fractions.
 def _root(value: Fraction) -> Fraction:
@@ -245,6 +282,33 @@ for _suffix in ("f16", "f32"):
     _type = TYPES[_suffix]
     vector(f"v_sin_{_suffix}", _type, (_type,), _wave(_type.format, math.sin))
     vector(f"v_cos_{_suffix}", _type, (_type,), _wave(_type.format, math.cos))
+
+
+# Argument reduction of the double sine and cosine: 53 bits of 2 / pi from a given place on.
+def _arc_cotangent(n: int, bits: int) -> int:
+    """atan(1 / n) * 2**bits."""
+    total, term, k = 0, (1 << bits) // n, 0
+    while term:
+        total += (-term if k & 1 else term) // (2 * k + 1)
+        term //= n * n
+        k += 1
+    return total
+
+
+_PLACES = 1201
+_PI = 4 * (4 * _arc_cotangent(5, 1400) - _arc_cotangent(239, 1400))
+_TWO_OVER_PI = (2 << 1400 + _PLACES) // _PI
+
+
+def _two_over_pi(a: Number, segment: int) -> Number:
+    """`a` counts by its biased exponent alone."""
+    biased = 0x7FF if not a.finite else 0 if a.magnitude >> 52 == 0 else a.exponent + 1075
+    shift = segment * 53 + max(biased - 1077, 0)
+    result = (_TWO_OVER_PI << shift >> _PLACES - 53) & (1 << 53) - 1
+    return Number(0, result, -53 - shift + (128 if biased >= 1968 else 0))
+
+
+vector("v_trig_preop_f64", F64, (F64, Type("u", 5)), _two_over_pi)
 
 
 # Cube map coordinates: the axis of the largest magnitude, z before y before x on ties.

@@ -97,6 +97,10 @@ class Form:
         return self.row.name
 
     @property
+    def arch(self) -> str:
+        return self.row.arch
+
+    @property
     def high(self) -> tuple[int, ...]:
         """op_sel_hi with its default: packed operands take high halves, mixed ones are f32."""
         if self.op_sel_hi is not None:

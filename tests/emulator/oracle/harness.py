@@ -154,7 +154,7 @@ def execute(code: bytes, entry: str, inputs: np.ndarray, results: np.ndarray, wa
 def run(groups: Sequence[tuple[Key, list[Form]]], data: dict[Key, list[Wave]], waves: int,
         mode: Mode = DEFAULT_MODE, tier: str = "quick") -> np.ndarray:
     """Results as uint32 of shape (forms, waves, 32 lanes, 4)."""
-    code = assemble(kernel_text(groups, waves, mode))
+    code = assemble(kernel_text(groups, waves, mode), arch=groups[0][1][0].arch)
     inputs = np.frombuffer(b"".join(input_bytes(data[k]) for k, _ in groups), np.uint32).copy()
     count = sum(len(forms) for _, forms in groups)
     results = np.zeros((count, waves, 32, 4), np.uint32)
@@ -177,9 +177,11 @@ def check(forms: Sequence[Form], waves: int, seed: int = 0, mode: Mode = DEFAULT
 
 
 def _kernels(forms: Sequence[Form]) -> Iterable[list[Form]]:
-    ordered = [form for _, members in grouped(forms) for form in members]
-    for start in range(0, len(ordered), FORMS_PER_KERNEL):
-        yield ordered[start: start + FORMS_PER_KERNEL]
+    for arch in sorted({form.arch for form in forms}):
+        ordered = [form for _, members in grouped(f for f in forms if f.arch == arch)
+                   for form in members]
+        for start in range(0, len(ordered), FORMS_PER_KERNEL):
+            yield ordered[start: start + FORMS_PER_KERNEL]
 
 
 def compare(form: Form, waves: Sequence[Wave], got: np.ndarray, mode: Mode) -> list[Failure]:

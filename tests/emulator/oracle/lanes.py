@@ -31,6 +31,10 @@ class LaneForm:
     def mnemonic(self) -> str:
         return self.row.name
 
+    @property
+    def arch(self) -> str:
+        return self.row.arch
+
     def evaluate(self, wave: Wave, mode: Mode = DEFAULT_MODE) -> Outcome:
         return self.meaning(wave)
 

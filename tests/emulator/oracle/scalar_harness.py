@@ -69,6 +69,7 @@ class ScalarForm:
 
     row: ScalarRow
     constants: tuple[tuple[str, int] | None, ...]
+    arch = "gfx1030"
 
     @property
     def text(self) -> str:

@@ -19,13 +19,16 @@ class Written(Protocol):
     @property
     def text(self) -> str: ...
 
+    @property
+    def arch(self) -> str: ...
+
 
 F = TypeVar("F", bound=Written)
 
 
-def refusals(texts: Sequence[str]) -> dict[int, str]:
+def refusals(texts: Sequence[str], arch: str) -> dict[int, str]:
     """The reason for each instruction, by index, that the emulator refuses."""
-    code = CodeObject(assemble("\n".join([*texts, "s_endpgm"])))
+    code = CodeObject(assemble("\n".join([*texts, "s_endpgm"]), arch=arch))
     refused = {}
     for index, line in enumerate(disassemble(code, "probe")[: len(texts)]):
         try:
@@ -37,7 +40,10 @@ def refusals(texts: Sequence[str]) -> dict[int, str]:
 
 def split(forms: Iterable[F]) -> tuple[list[F], list[tuple[F, str]]]:
     """Forms that the emulator takes, and those that it refuses with the reason."""
-    given = list(forms)
-    refused = refusals([form.text.partition("\n")[0] for form in given])
-    taken = [form for index, form in enumerate(given) if index not in refused]
-    return taken, [(given[index], reason) for index, reason in refused.items()]
+    taken, refused, all_forms = [], [], list(forms)
+    for arch in sorted({form.arch for form in all_forms}):
+        given = [form for form in all_forms if form.arch == arch]
+        reasons = refusals([form.text.partition("\n")[0] for form in given], arch)
+        taken += [form for index, form in enumerate(given) if index not in reasons]
+        refused += [(given[index], reason) for index, reason in reasons.items()]
+    return taken, refused

@@ -35,6 +35,7 @@ class Row:
     mix: bool = False
     literal: int | None = None  # position of the operand that is a literal constant
     high_half: bool = False  # writes bits 31:16 and keeps 15:0
+    arch: str = "gfx1030"  # one that has it
 
 
 VECTOR: dict[str, Row] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import cache
 
 import pytest
@@ -14,6 +15,7 @@ from tests.emulator.oracle.support import split
 
 # Waves of 32 inputs: the plain form of an instruction gets many, its other forms a few each.
 PLAIN_WAVES, FORM_WAVES, SLOW_WAVES = 16, 3, 64
+SAMPLE = 4  # of the forms of compares and of functions of one operand
 
 
 def family(name: str) -> str:
@@ -39,6 +41,18 @@ def forms_of(group: str) -> list[Form]:
     return [form for form in supported() if family(form.mnemonic) == group]
 
 
+def sample(group: str) -> list[Form]:
+    """The forms of the default run: all, but a part of those of compares and of functions of one
+    float, which are many and alike."""
+    kept, position = [], Counter()
+    for form in forms_of(group):
+        many = group.startswith("compare") or (len(form.row.srcs) == 1 and form.row.dst.is_float)
+        if not many or (position[form.mnemonic] + len(form.mnemonic)) % SAMPLE == 0:
+            kept.append(form)
+        position[form.mnemonic] += 1
+    return kept
+
+
 def report(failures: list[Failure]) -> None:
     shown = "\n".join(map(str, failures[:8]))
     assert not failures, f"{len(failures)} forms differ from the model\n{shown}"
@@ -52,7 +66,7 @@ def test_plain_forms_on_many_inputs(group: str) -> None:
 
 @pytest.mark.parametrize("group", FAMILIES)
 def test_all_forms(group: str) -> None:
-    report(harness.check(forms_of(group), FORM_WAVES, seed=1))
+    report(harness.check(sample(group), FORM_WAVES, seed=1))
 
 
 def test_lane_moves() -> None:

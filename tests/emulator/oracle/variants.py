@@ -33,12 +33,14 @@ def forms(row: Row) -> list[Form]:
 
 @cache
 def _existing() -> dict[str, list[Form]]:
-    candidates = [form for row in VECTOR.values() for form in _candidates(row)]
-    refused = refused_lines([form.text for form in candidates])
     kept: dict[str, list[Form]] = {name: [] for name in VECTOR}
-    for index, form in enumerate(candidates):
-        if index not in refused:
-            kept[form.mnemonic].append(form)
+    for arch in {row.arch for row in VECTOR.values()}:
+        candidates = [form for row in VECTOR.values() if row.arch == arch
+                      for form in _candidates(row)]
+        refused = refused_lines([form.text for form in candidates], arch)
+        for index, form in enumerate(candidates):
+            if index not in refused:
+                kept[form.mnemonic].append(form)
     return kept
 
 
