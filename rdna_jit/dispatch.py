@@ -40,7 +40,10 @@ class Launch:
     dynamic_lds: int = 0
 
     def __call__(self, *args: object) -> None:
-        self.kernel.launch(self.grid, self.block, *args, dynamic_lds=self.dynamic_lds)
+        if self.dynamic_lds:
+            self.kernel.launch(self.grid, self.block, *args, dynamic_lds=self.dynamic_lds)
+        else:  # 0.2 us less
+            self.kernel.launch(self.grid, self.block, *args)
 
 
 @dataclass
@@ -121,10 +124,8 @@ _counters: dict[tuple[str, str, str], list[int]] = {}
 _warned: set[tuple[str, str]] = set()
 
 
-def record(plan: Plan) -> None:
-    """Note one call that followed the plan (0.1 us)."""
-    _latest.append(plan)
-    plan.counter[0] += 1
+note = _latest.append
+"""Puts one call that followed a plan into the log; the caller counts in `plan.counter`."""
 
 
 def dispatch_log(*, clear: bool = False) -> DispatchLog:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import re
 import threading
 from collections.abc import Mapping
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from rdna_jit import arch as archs
@@ -15,6 +13,7 @@ from rdna_jit.runtime.base import Extent, LaunchFunction, Loaded, Program, Runti
 if TYPE_CHECKING:
     from rdna_jit.cache import Entry
     from rdna_jit.code_object import Argument, CodeObject, KernelInfo, Resources
+    from rdna_jit.compiler import CompileResult
     from rdna_jit.emulator.profile import Profile
     from rdna_jit.runtime.timing import Timing
     from rdna_jit.spec import KernelSpec
@@ -207,19 +206,19 @@ class Kernel:
         return loaded
 
     def _compile(self, arch: str) -> Program:
-        from rdna_jit import cache, compiler
+        from rdna_jit import cache, toolchain
         from rdna_jit.code_object import CodeObject
 
-        identity = compiler.compiler_identity()
+        def build() -> CompileResult:
+            from rdna_jit.compiler import compile_source
+
+            name = _file_name(self.source)
+            return compile_source(
+                self.source, arch=arch, options=self.options, name=name, kernel=self.name
+            )
+
+        identity = toolchain.identity()
         key = cache.Key.make(self.source, self.options, archs.get(arch).name, identity)
-        build = partial(
-            compiler.compile_source,
-            self.source,
-            arch=arch,
-            options=self.options,
-            name=_file_name(self.source),
-            kernel=self.name,
-        )
         entry = cache.default().get_or_compile(key, build, self._metadata())
         undeclared = self.source if self.spec is None else None
         cache.record(self.name, self.values, arch, source=undeclared, options=self.options)
@@ -266,14 +265,17 @@ class Kernel:
 
 def plain_name(symbol: str) -> str:
     """A kernel's name as written: C++ mangling of a plain function undone."""
-    mangled = re.match(r"_Z(\d+)", symbol)
-    if not mangled:
+    digits = ""
+    for char in symbol.removeprefix("_Z"):
+        if not char.isdecimal():
+            break
+        digits += char
+    if not symbol.startswith("_Z") or not digits:
         return symbol
-    start = mangled.end()
-    return symbol[start : start + int(mangled[1])]
+    start = 2 + len(digits)
+    return symbol[start : start + int(digits)]
 
 
 def _file_name(source: str) -> str:
     """The name that the source's first #line directive gives."""
-    named = re.match(r'#line 1 "([^"]+)"', source)
-    return named[1] if named else "kernel.hip"
+    return source.split('"', 2)[1] if source.startswith('#line 1 "') else "kernel.hip"

@@ -35,8 +35,11 @@ Legal = range | tuple[Value, ...]
 _TOKEN = re.compile(r'//[^\n]*|/\*.*?(?:\*/|\Z)|"(?:\\.|[^"\\\n])*"', re.S)
 _PLACEHOLDER = re.compile(r"\$\{([^}\n]*)\}?")
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"\n]+)"[^\n]*$', re.M)
-_BINDING = re.compile(r"(?:(?:static|inline)\s+)*(?:constexpr\s[^=({;]*=|using\s|typedef\s)")
-_BLOCK_STATEMENT = re.compile(rf"{_BINDING.pattern}|static_assert\s*\(")
+_STATEMENT = re.compile(
+    r"\s+|#(?:\\\n|[^\n])*|static_assert\s*\("
+    r"|(?P<binding>(?:(?:static|inline)\s+)*(?:constexpr\s[^=({;]*=|using\s|typedef\s))"
+)
+_NO_TYPE = (";", "\n", "#", "$", "//", "/*")  # what no name of a type holds
 
 
 class Template:
@@ -159,7 +162,7 @@ class Template:
 
     def _expand(self, text: str, label: str, seen: set[str]) -> str:
         pieces, end = [], 0
-        for match in _INCLUDE.finditer(_without_comments(text)):
+        for match in _INCLUDE.finditer(without_comments(text)):
             file = match[1]
             pieces.append(text[end : match.start()])
             end = match.end()
@@ -227,7 +230,9 @@ def _plain(name: str, value: object, label: str) -> Value:
     """Python scalar of a template value; numpy's scalars count as Python's."""
     if type(value).__module__ == "numpy" and getattr(value, "shape", None) == ():
         value = value.item()  # type: ignore[attr-defined]
-    if isinstance(value, str) and (not value.strip() or re.search(r"[;\n#$]|//|/\*", value)):
+    if isinstance(value, str) and (
+        not value.strip() or any(mark in value for mark in (";", "\n", "#", "$", "//", "/*"))
+    ):
         raise ContractError(f"{label}: {name}={value!r} is not the name of a type or constant")
     if isinstance(value, (bool, int, float, str)):
         return value
@@ -237,25 +242,25 @@ def _plain(name: str, value: object, label: str) -> Value:
     )
 
 
-def _without_comments(text: str) -> str:
+def without_comments(text: str) -> str:
     """Same length and line breaks, comments blanked."""
 
     def blank(match: re.Match[str]) -> str:
         token = match[0]
-        return token if token[0] == '"' else re.sub(r"[^\n]", " ", token)
+        return token if token[0] == '"' else "\n".join(" " * len(s) for s in token.split("\n"))
 
     return _TOKEN.sub(blank, text)
 
 
 def _scan(text: str) -> list[tuple[str, int, int]]:
-    found = _PLACEHOLDER.finditer(_without_comments(text))
+    found = _PLACEHOLDER.finditer(without_comments(text))
     return [(match[1], match.start(), match.end()) for match in found]
 
 
 def _find_placeholders(text: str, label: str) -> list[tuple[str, int, int]]:
     """Sites (name, start, end) of the placeholders, each checked to stand in a binding."""
     sites = _scan(text)
-    bindings = _bindings(_without_comments(text)) if sites else []
+    bindings = _bindings(without_comments(text)) if sites else []
     for name, start, _ in sites:
         where = f"{label}:{_line(text, start)}"
         if not name.isidentifier():
@@ -272,18 +277,13 @@ def _find_placeholders(text: str, label: str) -> list[tuple[str, int, int]]:
 def _bindings(code: str) -> list[tuple[int, int]]:
     """Spans of the constexpr, using and typedef statements that open comment-free text."""
     spans, position = [], 0
-    blank_or_directive = re.compile(r"\s+|#(?:\\\n|[^\n])*")
-    while position < len(code):
-        skipped = blank_or_directive.match(code, position)
-        if skipped:
-            position = skipped.end()
-            continue
-        if not _BLOCK_STATEMENT.match(code, position):
-            break
-        end = _statement_end(code, position)
-        if _BINDING.match(code, position):
-            spans.append((position, end))
-        position = end
+    while found := _STATEMENT.match(code, position):
+        start, position = position, found.end()
+        if found["binding"]:
+            position = _statement_end(code, start)
+            spans.append((start, position))
+        elif code.startswith("static_assert", start):
+            position = _statement_end(code, start)
     return spans
 
 

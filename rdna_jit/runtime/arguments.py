@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rdna_jit.errors import ContractError, ContractTypeError
+from rdna_jit.template import without_comments
 
 if TYPE_CHECKING:
     from rdna_jit.code_object import Argument
@@ -202,10 +203,8 @@ def declared_parameters(source: str, entry: str) -> list[tuple[str, str]]:
 
     ContractError when the source has no single such __global__ function.
     """
-    code = re.sub(r"//[^\n]*|/\*.*?\*/", " ", source, flags=re.S)
-    found = re.search(rf"\b{re.escape(entry)}\s*\(", code)
-    while found and not re.search(r"(?:__global__|KERNEL)[^;{}]*$", code[: found.start()]):
-        found = re.compile(rf"\b{re.escape(entry)}\s*\(").search(code, found.end())
+    code = without_comments(source)
+    found = re.search(rf"\b(?:__global__|KERNEL)\b[^;{{}}]*?\b{re.escape(entry)}\s*\(", code)
     if not found:
         raise ContractError(
             f"the source has no `__global__ ... {entry}(...)`; declare the entry as a plain "

@@ -51,7 +51,13 @@ class EmulatorLoaded(Loaded):
         dynamic_lds: int,
         stream: object,
     ) -> None:
-        self._run(grid, block, args, dynamic_lds, profile=False)
+        from rdna_jit.emulator.profiling import collected
+
+        profiles = collected()
+        if profiles is None:
+            self._run(grid, block, args, dynamic_lds, profile=False)
+        else:
+            profiles.append(self.profile(grid, block, args, dynamic_lds, "V620"))
 
     def profile(
         self,

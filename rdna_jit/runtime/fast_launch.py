@@ -25,18 +25,19 @@ _MOST_PREPARED = 256  # (grid, block, LDS, stream) combinations kept per buffer
 
 _TEXT = """\
 def launch(grid, block, *args, dynamic_lds=0, stream=None):
-    slot = None
+    slot = arguments = None
     try:
         seen = STATE
         {unpack} = args
-        if not ({checks}):
-            return slow(grid, block, args, dynamic_lds, stream)
-        slot = pop()
-        pack, buffer, prepared, _ = slot
-        pack(buffer, 0, {values})
-        raw = current_stream(INDEX) if stream is None else stream_handle(stream)
-        arguments = prepared[grid, block, dynamic_lds, raw]
+        if {checks}:
+            slot = pop()
+            pack, buffer, prepared, _ = slot
+            pack(buffer, 0, {values})
+            raw = current_stream(INDEX) if stream is None else stream_handle(stream)
+            arguments = prepared[grid, block, dynamic_lds, raw]
     except Exception:
+        pass
+    if arguments is None:
         return miss(slot, grid, block, args, dynamic_lds, stream)
     code = launch_kernel(*arguments)
     push(slot)
@@ -79,10 +80,11 @@ def make(loaded: HipLoaded, slow: SlowLaunch) -> LaunchFunction:
         stream: object,
     ) -> None:
         slow(grid, block, args, dynamic_lds, stream)
-        pool.append(_prepare(loaded, slot, grid, block, dynamic_lds, stream))
+        # Nothing is to be prepared when the checks failed, which leaves the pool as it was.
+        if slot is not None or not pool:
+            pool.append(_prepare(loaded, slot, grid, block, dynamic_lds, stream))
 
     names = {
-        "slow": slow,
         "miss": miss,
         "pop": pool.pop,
         "push": pool.append,

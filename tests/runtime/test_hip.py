@@ -85,6 +85,26 @@ def test_numbers_that_need_conversion_still_launch_after_the_fast_way_is_on(card
     assert (call.grid, call.block) == ((3, 1, 1), (128, 1, 1))
 
 
+def test_the_pool_holds_no_more_buffers_than_launches_at_once(card, operands):
+    x, bias, y = operands
+    kernel = add()
+    for n in range(20):
+        kernel.launch(3, 128, x, bias, y, numpy.float32(0.5), n)
+        kernel.launch(3, 128, x, bias, y, 2.0, n)
+        kernel.launch(n + 1, 128, x, bias, y, 2.0, n)
+    pool = kernel._fast.__globals__["pop"].__self__
+    assert len(pool) == 1
+
+
+def test_errors_carry_no_trace_of_the_fast_way(card, operands):
+    kernel = add()
+    for _ in range(2):
+        kernel.launch(3, 128, *operands, 2.0, N)
+    with pytest.raises(ValueError) as error:
+        kernel.launch(3, 128, *operands, 2.0, 1 << 31)
+    assert error.value.__context__ is None
+
+
 @pytest.mark.parametrize("warm_first", [False, True])
 def test_bad_arguments_raise_and_launch_nothing(card, stub, operands, warm_first):
     x, bias, y = operands
