@@ -39,6 +39,10 @@ class Unsupported(Exception):
     """This instruction cannot be translated; it becomes a fault where it would be executed."""
 
 
+# General scalar registers: s0 .. s105.
+SGPR_COUNT: Final = 106
+
+
 @dataclass(frozen=True)
 class Options:
     """The rules that only hardware can settle.
@@ -65,6 +69,7 @@ class Context(Builder):
     def __init__(self, options: Options | None = None) -> None:
         super().__init__()
         self.options = options or Options()
+        self.vgpr_count = 256  # what an indexed move can reach
         self.allocas: dict[str, str] = {}
         self.used_vgprs: set[int] = set()
         self.used_sgprs: set[int] = set()
@@ -266,6 +271,17 @@ class Context(Builder):
         self.declarations.add(f"declare void {scatter}({I32.text}, {_POINTERS}, {I1.text})")
         self.do(f"call void {scatter}({x!r}, {_POINTERS} align 4 {pointers.ref}, {mask!r})")
         return self.emit(I32, f"load {I32.text}, ptr {slot}")
+
+    def load_indexed(self, values: Sequence[Value], index: Value) -> Value:
+        """values[index] for a scalar index in range; all of one type."""
+        type = values[0].type
+        slot = f"%indexed.{type.suffix}.{len(values)}"
+        self.allocas[slot] = f"[{len(values)} x {type.text}]"
+        for k, value in enumerate(values):
+            at = self.emit(PTR, f"getelementptr {type.text}, ptr {slot}, i32 {k}")
+            self.do(f"store {value!r}, {at!r}")
+        at = self.emit(PTR, f"getelementptr {type.text}, ptr {slot}, {index!r}")
+        return self.emit(type, f"load {type.text}, {at!r}")
 
     def _lane_slots(self, x: Value, lanes: Value) -> tuple[str, Value]:
         slot = "%lane.slots"

@@ -1,12 +1,12 @@
-"""Moves between lanes, and between lanes and scalar registers.
+"""Moves between lanes, between lanes and scalar registers, and between indexed registers.
 
 The DS instructions here use the LDS crossbar without touching LDS memory.
 """
 
 from __future__ import annotations
 
-from rdna_jit.emulator.context import Context, Unsupported
-from rdna_jit.emulator.decode import EXEC, Decoded
+from rdna_jit.emulator.context import SGPR_COUNT, Context, Unsupported
+from rdna_jit.emulator.decode import EXEC, M0, Decoded
 from rdna_jit.emulator.ir import I32, I64, WAVE, Builder, Value
 from rdna_jit.emulator.registry import op, valu
 from rdna_jit.emulator.vector import OP_SEL, bit
@@ -101,3 +101,63 @@ def _swizzle(c: Context, i: Decoded) -> None:
         order = [((n & keep) | force) ^ flip for n in range(WAVE)]
     data = c.select(c.exec_mask(), c.raw(i.operands[1], I32), 0)
     c.write(i.operands[0], c.shuffle(data, order))
+
+
+# Registers indexed by M0. The window of registers that an index may reach goes through memory.
+def _window(c: Context, first: int) -> tuple[list[int], Value]:
+    """Registers from `first` on, and M0 limited to them."""
+    numbers = list(range(first, c.vgpr_count))
+    return numbers, c.minmax("umin", c.sgpr(M0), len(numbers) - 1)
+
+
+def _load_indexed(c: Context, first: int) -> Value:
+    """v[first + M0]"""
+    numbers, index = _window(c, first)
+    return c.load_indexed([c.vgpr(n) for n in numbers], index)
+
+
+def _store_indexed(c: Context, first: int, value: Value) -> None:
+    """v[first + M0] = value in the active lanes"""
+    numbers, index = _window(c, first)
+    for k, n in enumerate(numbers):
+        c.set_vgpr(n, value, c.exec_mask() & c.splat(index.eq(k)))
+
+
+@op("v_movrels_b32")
+def _move_from_indexed(c: Context, i: Decoded) -> None:
+    c.write(i.operands[0], _load_indexed(c, i.operands[1].index))
+
+
+@op("v_movreld_b32")
+def _move_to_indexed(c: Context, i: Decoded) -> None:
+    _store_indexed(c, i.operands[0].index, c.raw(i.operands[1], I32))
+
+
+@op("v_movrelsd_b32")
+def _move_between_indexed(c: Context, i: Decoded) -> None:
+    _store_indexed(c, i.operands[0].index, _load_indexed(c, i.operands[1].index))
+
+
+@op("s_movrels_b32", "s_movrels_b64")
+def _scalar_from_indexed(c: Context, i: Decoded) -> None:
+    words = 2 if i.mnemonic.endswith("b64") else 1
+    first, target = i.operands[1].index, i.operands[0].index
+    numbers = range(first, SGPR_COUNT - words + 1)
+    index = c.minmax("umin", c.sgpr(M0), len(numbers) - 1)
+    parts = [c.load_indexed([c.sgpr(n + k) for n in numbers], index) for k in range(words)]
+    for k, part in enumerate(parts):
+        c.set_sgpr(target + k, part)
+
+
+@op("s_movreld_b32", "s_movreld_b64")
+def _scalar_to_indexed(c: Context, i: Decoded) -> None:
+    words = 2 if i.mnemonic.endswith("b64") else 1
+    first = i.operands[0].index
+    value = c.scalar_source(i.operands[1], I64 if words == 2 else I32)
+    parts = [value.trunc_to(I32), (value >> 32).trunc(I32)] if words == 2 else [value]
+    numbers = range(first, SGPR_COUNT - words + 1)
+    index = c.minmax("umin", c.sgpr(M0), len(numbers) - 1)
+    for n in numbers:
+        for k, part in enumerate(parts):
+            chosen = index.eq(n - first)
+            c.set_sgpr(n + k, c.select(chosen, part, c.sgpr(n + k)))

@@ -113,6 +113,8 @@ valu("v_rcp_f64", F64, (F64,), lambda b, x: 1.0 / x)
 valu("v_rsq_f64", F64, (F64,), lambda b, x: 1.0 / b.unary("sqrt", x))
 valu("v_sqrt_f64", F64, (F64,), lambda b, x: b.unary("sqrt", x))
 
+valu("v_trig_preop_f64", F64, (F64, I32), transcendental.trig_preop)
+
 
 # Division: scale, then Newton steps by the compiler, then fix up.
 def _div_scale(c: Context, i: Decoded) -> None:

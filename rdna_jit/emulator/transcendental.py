@@ -8,12 +8,20 @@ lean on more accuracy than the machine promises.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
+from functools import cache
 
 from rdna_jit.emulator.context import Context
-from rdna_jit.emulator.floats import flush_subnormal, frexp_exponent, frexp_mantissa, power_of_two
-from rdna_jit.emulator.ir import F16, F32, F64, I32, Value
+from rdna_jit.emulator.floats import (
+    flush_subnormal,
+    frexp_exponent,
+    frexp_mantissa,
+    ldexp,
+    power_of_two,
+)
+from rdna_jit.emulator.ir import F16, F32, F64, I32, I64, WAVE, Value
 
 _LN2 = math.log(2.0)
 _EXP2 = [_LN2**n / math.factorial(n) for n in range(9)]
@@ -113,3 +121,54 @@ sqrt = _perturbed(lambda c, x: c.unary("sqrt", x))
 def half(f: Callable[[Context, Value], Value]) -> Callable[[Context, Value], Value]:
     """The f16 form of an f32 function."""
     return lambda c, x: f(c, x.fpext(F32)).fptrunc(F16)
+
+
+# 2/pi to 1201 bits after the point, in words from the top; what follows is zero.
+_TWO_OVER_PI_BITS = 1201
+_WORDS = 2 * WAVE
+
+
+@cache
+def _two_over_pi() -> tuple[int, ...]:
+    precision = _TWO_OVER_PI_BITS + 64
+    value = (2 << 2 * precision) // _pi(precision) >> (precision - _TWO_OVER_PI_BITS)
+    value <<= 32 * _WORDS - _TWO_OVER_PI_BITS
+    return tuple(value >> (32 * (_WORDS - 1 - n)) & 0xFFFFFFFF for n in range(_WORDS))
+
+
+def _pi(bits: int) -> int:
+    """pi * 2**bits, by Machin's formula."""
+
+    def arctan_of_inverse(n: int) -> int:
+        term = total = (1 << bits + 16) // n
+        for k in itertools.count(3, 2):
+            term //= -n * n
+            if term in (0, -1):
+                return total
+            total += term // k
+        raise AssertionError
+
+    return (16 * arctan_of_inverse(5) - 4 * arctan_of_inverse(239)) >> 16
+
+
+def trig_preop(c: Context, x: Value, segment: Value) -> Value:
+    """v_trig_preop_f64: 53 bits of 2/pi, from bit 53 * segment on and further for large x, scaled
+    to their place (and by 2**128 for the largest x)."""
+    exponent = ((x.bits >> 52) & 0x7FF).trunc(I32)
+    beyond = c.minmax("smax", exponent - 1077, 0)
+    shift = (segment & 31) * 53 + beyond
+    word = c.minmax("umin", shift >> 5, _WORDS - 3)
+    high = (_table_word(c, word).zext(I64) << 32) | _table_word(c, word + 1).zext(I64)
+    low = _table_word(c, word + 2).zext(I64) << 32
+    offset = (shift & 31).zext(I64)
+    bits = c.intrinsic("fshl", I64, high, low, offset) >> 11
+    scale = 75 - shift
+    scale = c.select(exponent.compare("uge", 1968), scale, scale - 128)
+    return ldexp(c, bits.uitofp(F64), scale)
+
+
+def _table_word(c: Context, index: Value) -> Value:
+    table = _two_over_pi()
+    first, second = (c.lane_const(I32, table[n : n + WAVE]) for n in (0, WAVE))
+    within = index & (WAVE - 1)
+    return c.select(index.ugt(WAVE - 1), c.permute(second, within), c.permute(first, within))
