@@ -53,8 +53,11 @@ DEVICE float sum_lanes(float value) {
   if constexpr (LANES >= 8) value = add_lane_xor<4>(value);
   if constexpr (LANES >= 16) value = add_lane_xor<8>(value);
   if constexpr (LANES == 32) {  // across the two rows: lane i reads lane i of the other row
-    const u32 other = __builtin_amdgcn_permlanex16(bits<u32>(value), bits<u32>(value), 0x76543210,
-                                                   0xfedcba98, false, false);
+    u32 other = __builtin_amdgcn_permlanex16(bits<u32>(value), bits<u32>(value), 0x76543210,
+                                             0xfedcba98, false, false);
+    // NOTE: hiprtc 5.2.3 moves the permute into a divergent branch that uses the sum, where the
+    // other row's lanes are off.
+    asm volatile("" : "+v"(other));
     value += bits<float>(other);
   }
   return value;
