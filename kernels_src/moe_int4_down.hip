@@ -22,7 +22,9 @@ constexpr bool HAS_ZEROS = ${HAS_ZEROS};
 constexpr bool HAS_MAP = ${HAS_MAP};
 constexpr bool HAS_RESIDUAL = ${HAS_RESIDUAL};
 using Id = ${ID_TYPE};
+constexpr int ID_STRIDE = ${ID_STRIDE};  // elements from token to token
 using RouterWeight = ${WEIGHT_TYPE};
+constexpr int WEIGHT_STRIDE = ${WEIGHT_STRIDE};
 constexpr int LANES = ${LANES};
 constexpr int ROWS = ${ROWS};
 constexpr int BLOCK = ${BLOCK};
@@ -33,7 +35,8 @@ constexpr int WAVES = ${WAVES};
 #include "common/moe_slots.hip"
 
 constexpr int BATCH = TOKENS < 4 ? TOKENS : 4;
-using Tile = RowTile<INTERMEDIATE, GROUP_SIZE, LANES, ROWS, BLOCK, HAS_ZEROS, true>;
+using Tile = RowTile<INTERMEDIATE, GROUP_SIZE, LANES, 1, ROWS, BLOCK, HAS_ZEROS, true>;
+using Slots = Router<Id, TOP_K, ID_STRIDE, HAS_MAP>;
 using List = SlotList<TOKENS, TOP_K, BATCH>;
 constexpr int TILE = ROWS * Tile::SIDE;
 
@@ -48,21 +51,20 @@ struct Operands {
 
 DEVICE RowBases<Tile> rows_of(const Operands& in, u32 expert, u32 column) {
   RowBases<Tile> bases;
-#pragma unroll
-  for (int r = 0; r < ROWS; ++r)
-    bases.set(r, in.w2, expert * HIDDEN + (column + r * Tile::SIDE));
+  bases.set(0, in.w2, expert * HIDDEN + column);
   return bases;
 }
 
 DEVICE float router_weight(const Operands& in, u32 slot) {
   return (float)*(const GLOBAL RouterWeight*)(global_bytes(in.topk_weights) +
-                                              slot * (u32)sizeof(RouterWeight));
+                                              strided<TOP_K, WEIGHT_STRIDE>(slot) *
+                                                  (u32)sizeof(RouterWeight));
 }
 
 // One token: a wave's slots add up in registers, one reduction at the end.
-DEVICE void one_token(float* partial, const Operands& in, const Router<Id>& router, u32 column) {
-  const LaneOffsets<Tile> lane(lane_id());
-  const u32 experts = expert_of_lane<HAS_MAP>(router, lane_id(), TOP_K);
+DEVICE void one_token(float* partial, const Operands& in, const Slots& router, u32 column) {
+  LaneOffsets<Tile> lane(lane_id());
+  const u32 experts = expert_of_lane(router, lane_id(), TOP_K);
   u32 live = lanes_differ(experts, DEAD);
   float total[ROWS] = {};
   for (u32 turn = 0; live != 0; ++turn) {
@@ -85,11 +87,11 @@ DEVICE void one_token(float* partial, const Operands& in, const Router<Id>& rout
 }
 
 // Lists the live slots whose experts fall to this wave, expert by expert; returns their number.
-DEVICE u32 list_live_slots(List& list, const Router<Id>& router, u32 num_slots) {
+DEVICE u32 list_live_slots(List& list, const Slots& router, u32 num_slots) {
   u32 experts[List::WORDS], live[List::WORDS];
 #pragma unroll
   for (int i = 0; i < List::WORDS; ++i) {
-    experts[i] = expert_of_lane<HAS_MAP>(router, i * 32 + lane_id(), num_slots);
+    experts[i] = expert_of_lane(router, i * 32 + lane_id(), num_slots);
     live[i] = lanes_differ(experts[i], DEAD);
   }
   u32 length = 0, turn = 0;
@@ -97,13 +99,17 @@ DEVICE u32 list_live_slots(List& list, const Router<Id>& router, u32 num_slots) 
   for (int i = 0; i < List::WORDS; ++i) {
     for (; live[i] != 0; ++turn) {
       const u32 expert = __builtin_amdgcn_readlane(experts[i], __builtin_ctz(live[i]));
-      const bool mine = turn % WAVES == wave_id();
+      u32 sharing[List::WORDS], left = 0;
 #pragma unroll
       for (int j = i; j < List::WORDS; ++j) {
-        const u32 sharing = lanes_equal(experts[j], expert);
-        live[j] &= ~sharing;
-        if (mine) length = list.append(length, sharing, j * 32, expert);
+        sharing[j] = lanes_equal(experts[j], expert);
+        live[j] &= ~sharing[j];
+        left += __builtin_popcount(sharing[j]);
       }
+      if (turn % WAVES != wave_id()) continue;
+#pragma unroll
+      for (int j = i; j < List::WORDS; ++j)
+        list.append(length, left, sharing[j], j * 32, expert);
     }
   }
   list.close(length);
@@ -112,8 +118,8 @@ DEVICE u32 list_live_slots(List& list, const Router<Id>& router, u32 num_slots) 
 
 // Several tokens: slots of one expert share its codes; partial is [TOKENS][TILE].
 DEVICE void many_tokens(float* partial, List& list, const Operands& in,
-                        const Router<Id>& router, u32 column, u32 num_slots) {
-  const LaneOffsets<Tile> lane(lane_id());
+                        const Slots& router, u32 column, u32 num_slots) {
+  LaneOffsets<Tile> lane(lane_id());
   for (u32 i = lane_id(); i < TOKENS * TILE; i += 32) partial[i] = 0.0f;
   const u32 length = list_live_slots(list, router, num_slots);
   for (u32 begin = 0; begin < length;) {
@@ -149,7 +155,7 @@ KERNEL __launch_bounds__(WAVES * 32) void moe_int4_down(
     int num_experts, int num_ids, int residual_stride, int out_stride) {
   __shared__ float partial[WAVES][TOKENS * TILE];
   __shared__ List lists[TOKENS > 1 ? WAVES : 1];
-  const Router<Id> router{topk_ids, expert_map, (u32)num_ids, (u32)num_experts};
+  const Slots router{topk_ids, expert_map, (u32)num_ids, (u32)num_experts};
   const Operands in{act, {w2, scales, zeros}, topk_weights};
   const u32 column = block_x() * TILE;
   if constexpr (TOKENS == 1)

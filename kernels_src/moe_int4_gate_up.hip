@@ -26,6 +26,7 @@ constexpr int GROUP_SIZE = ${GROUP_SIZE};
 constexpr bool HAS_ZEROS = ${HAS_ZEROS};
 constexpr bool HAS_MAP = ${HAS_MAP};
 using Id = ${ID_TYPE};
+constexpr int ID_STRIDE = ${ID_STRIDE};  // elements from token to token
 constexpr int LANES = ${LANES};
 constexpr int PAIRS = ${PAIRS};
 constexpr int BLOCK = ${BLOCK};
@@ -34,9 +35,11 @@ constexpr int WAVES = ${WAVES};
 
 #include "common/int4_rows.hip"
 #include "common/moe_slots.hip"
+#include "common/silu.hip"
 
 constexpr int BATCH = TOKENS < 4 ? TOKENS : 4;
-using Tile = RowTile<HIDDEN, GROUP_SIZE, LANES, 2 * PAIRS, BLOCK, HAS_ZEROS, false>;
+using Tile = RowTile<HIDDEN, GROUP_SIZE, LANES, 2, PAIRS, BLOCK, HAS_ZEROS, false>;
+using Slots = Router<Id, TOP_K, ID_STRIDE, HAS_MAP>;
 using List = SlotList<TOKENS, TOP_K, BATCH>;
 constexpr int CHANNELS = PAIRS * Tile::SIDE;
 
@@ -46,35 +49,32 @@ static_assert(LANES >= PAIRS, "one lane stores each pair");
 
 // Lists the slots that go to this slot's expert; returns their number, or 0 when an earlier slot
 // leads them. Equal ids are compared: they are live because this one is.
-DEVICE u32 list_sharing_slots(List& list, const Router<Id>& router, u32 slot, u32 num_slots,
+DEVICE u32 list_sharing_slots(List& list, const Slots& router, u32 slot, u32 num_slots,
                               u32 expert) {
-  const Id mine = ((const CONSTANT Id*)(u64)router.ids)[slot];
+  const Id mine = *(const CONSTANT Id*)((u64)router.ids + router.offset(slot));
   u32 sets[List::WORDS], earlier = 0;
 #pragma unroll
   for (int i = 0; i < List::WORDS; ++i) {
     const u32 other = i * 32 + lane_id(), last = num_slots - 1;
     const Id id = *(const GLOBAL Id*)(global_bytes(router.ids) +
-                                      (other < last ? other : last) * (u32)sizeof(Id));
+                                      router.offset(other < last ? other : last));
     sets[i] = lanes_equal(id, mine) & bits_below(num_slots, i);
     earlier |= sets[i] & bits_below(slot, i);
   }
   if (earlier != 0) return 0;
-  u32 length = 0;
+  u32 length = 0, left = 0;
 #pragma unroll
-  for (int i = 0; i < List::WORDS; ++i) length = list.append(length, sets[i], i * 32, expert);
+  for (int i = 0; i < List::WORDS; ++i) left += __builtin_popcount(sets[i]);
+#pragma unroll
+  for (int i = 0; i < List::WORDS; ++i) list.append(length, left, sets[i], i * 32, expert);
   list.close(length);
   return length;
-}
-
-DEVICE float silu(float t) {
-  constexpr float LOG2_E = 1.44269504f;
-  return t * __builtin_amdgcn_rcpf(1.0f + __builtin_exp2f(t * -LOG2_E));
 }
 
 DEVICE u32 in_pair_order(u32 n) { return (n & ~7u) + (n & 3u) * 2 + (n >> 2 & 1u); }
 
 // Reduces one token's sums over the lanes of a row and stores its CHANNELS activations.
-DEVICE void store_activation(f16* act, const float (&sums)[Tile::ROWS],
+DEVICE void store_activation(GLOBAL char* act, const float (&sums)[Tile::ALL_ROWS],
                              const LaneOffsets<Tile>& lane, u32 channel) {
   float gate = sum_lanes<LANES>(sums[0]), up = sum_lanes<LANES>(sums[PAIRS]);
 #pragma unroll
@@ -84,16 +84,17 @@ DEVICE void store_activation(f16* act, const float (&sums)[Tile::ROWS],
     up = lane.chunk == p ? up_p : up;
   }
   const u32 n = channel + lane.chunk * Tile::SIDE + lane_id() / LANES;
-  if (lane.chunk < PAIRS) act[in_pair_order(n)] = (f16)(silu(gate) * up);
+  if (lane.chunk < PAIRS)
+    *(GLOBAL f16*)(act + in_pair_order(n) * 2) = (f16)(silu(gate) * up);
 }
 
 KERNEL __launch_bounds__(WAVES * 32) void moe_int4_gate_up(
     const f16* __restrict x, const u8* __restrict w1, const f16* __restrict scales,
     const u8* __restrict zeros, const Id* __restrict topk_ids, const i32* __restrict expert_map,
     f16* __restrict act, int num_tokens, int num_experts, int num_ids, int x_stride) {
-  const Router<Id> router{topk_ids, expert_map, (u32)num_ids, (u32)num_experts};
+  const Slots router{topk_ids, expert_map, (u32)num_ids, (u32)num_experts};
   const u32 slot = block_y();
-  const u32 expert = expert_of_slot<HAS_MAP>(router, slot);
+  const u32 expert = expert_of_slot(router, slot);
   if (expert == DEAD) return;
   const u32 channel = (block_x() * WAVES + wave_id()) * CHANNELS;
   if (channel >= INTERMEDIATE) return;
@@ -105,23 +106,22 @@ KERNEL __launch_bounds__(WAVES * 32) void moe_int4_gate_up(
     if (length == 0) return;
   }
 
-  const LaneOffsets<Tile> lane(lane_id());
+  LaneOffsets<Tile> lane(lane_id());
+  const u32 gate = expert * (2 * INTERMEDIATE) + channel;
   RowBases<Tile> bases;
-#pragma unroll
-  for (int r = 0; r < Tile::ROWS; ++r)
-    bases.set(r, {w1, scales, zeros},
-              expert * (2 * INTERMEDIATE) +
-                  (r / PAIRS * INTERMEDIATE + channel + r % PAIRS * Tile::SIDE));
+  bases.set(0, {w1, scales, zeros}, gate);
+  bases.set(1, {w1, scales, zeros}, gate + INTERMEDIATE);
   for (u32 begin = 0; begin < length; begin += BATCH) {
     const SlotBatch<BATCH> batch = TOKENS == 1 ? SlotBatch<BATCH>(slot) : SlotBatch<BATCH>(list, begin);
     GlobalBytes x_rows[BATCH];
 #pragma unroll
     for (int q = 0; q < BATCH; ++q)
       x_rows[q] = global_bytes(x) + (u64)batch.token[q] * (u32)(x_stride * 2);
-    float sums[BATCH][Tile::ROWS];
+    float sums[BATCH][Tile::ALL_ROWS];
     dot_rows<Tile>(sums, bases, lane, x_rows, batch.count);
 #pragma unroll
     for (int q = 0; q < BATCH; ++q)
-      if (q < batch.count) store_activation(act + batch.slot[q] * INTERMEDIATE, sums[q], lane, channel);
+      if (q < batch.count) store_activation((GLOBAL char*)(u64)act + batch.slot[q] * (INTERMEDIATE * 2), sums[q],
+                                            lane, channel);
   }
 }
