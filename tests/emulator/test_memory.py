@@ -203,7 +203,8 @@ def test_private_arrays_live_in_scratch() -> None:
 def test_generic_pointers_reach_lds_and_global_memory() -> None:
     source = """KERNEL(32) k(u32* in, u32* out, int odd) {
       __shared__ u32 s[32]; u32 t = lane_x(); s[t] = t * 3; barrier();
-      u32* p = (t & 1) == odd ? &s[31 - t] : &in[t]; out[t] = *p; *p = t; barrier(); in[t] += s[t]; }"""
+      u32* p = (t & 1) == odd ? &s[31 - t] : &in[t];
+      out[t] = *p; *p = t; barrier(); in[t] += s[t]; }"""
     data, out = np.arange(100, 132, dtype=np.uint32), np.zeros(32, np.uint32)
     assert any(m.startswith("flat_") for m in harness.mnemonics(source))
     harness.run(source, data, out, 1)
