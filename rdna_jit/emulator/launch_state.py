@@ -65,7 +65,9 @@ def scratch_bytes_per_wave(kernel: KernelInfo) -> int:
 
 def argument_block(kernel: KernelInfo, explicit: bytes, geometry: Geometry) -> bytearray:
     """The kernel argument segment: the caller's arguments and the hidden ones."""
-    block = bytearray(max(kernel.descriptor.kernarg_bytes, len(explicit), 16))
+    # Compilers read whole 16-byte words of the segment, which the runtime allocates so.
+    nbytes = max(kernel.descriptor.kernarg_bytes, len(explicit), 16)
+    block = bytearray(-(-nbytes // 16) * 16)
     block[: len(explicit)] = explicit
     values = _hidden_values(geometry)
     for argument in kernel.hidden:
