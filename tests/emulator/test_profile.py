@@ -56,14 +56,14 @@ def test_counts_do_not_depend_on_where_buffers_lie() -> None:
 
 def test_active_lanes_follow_exec() -> None:
     source = """KERNEL(64) k(const float* in, float* out, int n) { int t = lane_x();
-      float x = in[t]; if (t < n) { x = x * x; x = __builtin_sqrtf(x + 1); } out[t] = x; }"""
-    data, out = np.ones(64, np.float32), np.zeros(64, np.float32)
+      float x = in[t]; if (t < n) { x = x * x + 1; out[64 + t] = x * in[2]; } out[t] = x; }"""
+    data, out = np.ones(64, np.float32), np.zeros(128, np.float32)
     full = profiled(source, data, out, 64, block=64)
     half = profiled(source, data, out, 16, block=64)
     assert full.active_lanes == 32 * full.valu and full.mean_lanes == 32
-    # the instructions of the branch run without 48 of the 64 lanes
-    missing = full.active_lanes - half.active_lanes
-    assert half.valu == full.valu and missing > 0 and missing % 48 == 0
+    # one wave runs the branch with half of its lanes, the other one leaves it out
+    assert half.valu < full.valu
+    assert half.active_lanes == 32 * half.valu - 16 * (full.valu - half.valu)
     assert sum(b.executions * b.instructions for b in half.blocks) == half.stats.wave_instructions
     partial = profiled(source, data, out, 64, block=40)
     assert partial.active_lanes == full.active_lanes // 64 * 40
