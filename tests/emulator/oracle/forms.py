@@ -97,6 +97,10 @@ class Form:
         return self.row.name
 
     @property
+    def instruction(self) -> str:
+        return self.text
+
+    @property
     def arch(self) -> str:
         return self.row.arch
 

@@ -30,9 +30,11 @@ from tests.emulator.oracle.types import DEFAULT_MODE, Anything, Mode, Pair, Type
 
 LANE_BYTES, SCALAR_OFFSET, WAVE_BYTES = 48, 32 * 48, 32 * 48 + 32
 FORMS_PER_KERNEL = 400
+LDS_BYTES = 2048
 
 _PROLOGUE = """
 s_load_dwordx4 s[4:7], s[0:1], 0x0
+s_load_dwordx2 s[10:11], s[0:1], 0x10
 v_lshlrev_b32_e32 v2, 4, v0
 s_lshl_b32 s20, s2, 9
 v_add_nc_u32_e32 v2, s20, v2
@@ -42,6 +44,17 @@ s_waitcnt lgkmcnt(0)
 s_add_u32 s8, s4, s8
 s_addc_u32 s9, s5, 0
 s_mov_b32 s21, {form_stride}
+v_lshlrev_b32_e32 v3, 4, v0
+v_lshl_add_u32 v4, s2, 9, v3
+v_lshlrev_b32_e32 v5, 2, v0
+v_lshl_add_u32 v5, s2, 9, v5
+v_mov_b32_e32 v8, 4
+s_lshl_b32 s36, s2, 9
+s_add_u32 s36, s36, s10
+s_addc_u32 s37, s11, 0
+s_mov_b64 s[38:39], 0
+v_add_co_u32 v6, vcc_lo, s10, v4
+v_add_co_ci_u32_e64 v7, vcc_lo, s11, 0, vcc_lo
 {mode}
 """
 
@@ -142,10 +155,12 @@ def input_bytes(waves: Sequence[Wave]) -> bytes:
 
 def execute(code: bytes, entry: str, inputs: np.ndarray, results: np.ndarray, waves: int,
             tier: str = "quick") -> None:
-    """Run one wave per workgroup with the two buffers as arguments."""
+    """Run one wave per workgroup. The arguments are the two buffers, and 512 bytes of memory for
+    each wave."""
     program = emulator.Program(CodeObject(code), entry)
+    memory = np.zeros(waves * 128, np.uint32)
     buffers = [emulator.Buffer(array.ctypes.data, array.nbytes, name)
-               for name, array in (("inputs", inputs), ("results", results))]
+               for name, array in (("inputs", inputs), ("results", results), ("memory", memory))]
     kernarg = b"".join(buffer.address.to_bytes(8, "little") for buffer in buffers)
     with emulator.modes(tier=tier):
         program.launch((waves, 1, 1), (32, 1, 1), kernarg, buffers)
@@ -154,7 +169,7 @@ def execute(code: bytes, entry: str, inputs: np.ndarray, results: np.ndarray, wa
 def run(groups: Sequence[tuple[Key, list[Form]]], data: dict[Key, list[Wave]], waves: int,
         mode: Mode = DEFAULT_MODE, tier: str = "quick") -> np.ndarray:
     """Results as uint32 of shape (forms, waves, 32 lanes, 4)."""
-    code = assemble(kernel_text(groups, waves, mode), arch=groups[0][1][0].arch)
+    code = assemble(kernel_text(groups, waves, mode), lds=LDS_BYTES, arch=groups[0][1][0].arch)
     inputs = np.frombuffer(b"".join(input_bytes(data[k]) for k, _ in groups), np.uint32).copy()
     count = sum(len(forms) for _, forms in groups)
     results = np.zeros((count, waves, 32, 4), np.uint32)

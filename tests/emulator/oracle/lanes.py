@@ -19,13 +19,19 @@ SCALAR_RESULT = f"s{MASK_OUT}"
 
 @dataclass(frozen=True)
 class LaneForm:
-    """An instruction text and what it does to a wave, with `Form`'s interface."""
+    """A text and what it does to a wave, with `Form`'s interface. `instruction` is the line that is
+    tested, the first unless stated."""
 
     row: Row
     text: str
     meaning: Callable[[Wave], Outcome]
     writes_mask: bool = False
     mask_register: str = SCALAR_RESULT
+    instruction: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.instruction:
+            object.__setattr__(self, "instruction", self.text.partition("\n")[0])
 
     @property
     def mnemonic(self) -> str:

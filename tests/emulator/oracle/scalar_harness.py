@@ -72,6 +72,10 @@ class ScalarForm:
     arch = "gfx1030"
 
     @property
+    def instruction(self) -> str:
+        return self.text
+
+    @property
     def text(self) -> str:
         operands = [] if self.row.dst is None else [registers(RESULT, self.row.dst, "s")]
         for k, constant in enumerate(self.constants):

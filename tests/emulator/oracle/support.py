@@ -14,10 +14,10 @@ from tests.emulator.oracle.assembler import assemble
 
 
 class Written(Protocol):
-    """A form: the first line of its text is the instruction."""
+    """A form and the instruction that it tests."""
 
     @property
-    def text(self) -> str: ...
+    def instruction(self) -> str: ...
 
     @property
     def arch(self) -> str: ...
@@ -43,7 +43,7 @@ def split(forms: Iterable[F]) -> tuple[list[F], list[tuple[F, str]]]:
     taken, refused, all_forms = [], [], list(forms)
     for arch in sorted({form.arch for form in all_forms}):
         given = [form for form in all_forms if form.arch == arch]
-        reasons = refusals([form.text.partition("\n")[0] for form in given], arch)
+        reasons = refusals([form.instruction for form in given], arch)
         taken += [form for index, form in enumerate(given) if index not in reasons]
         refused += [(given[index], reason) for index, reason in reasons.items()]
     return taken, refused

@@ -6,14 +6,13 @@ import re
 
 from rdna_jit.emulator import registry
 from tests.emulator import coverage
-from tests.emulator.oracle import division, lanes, scalar_harness, support, variants
+from tests.emulator.oracle import division, lanes, memory, scalar_harness, support, variants
 from tests.emulator.oracle.rows import SCALAR, VECTOR
 
 # Instructions whose meaning is memory, control flow or machine state: they are tested by running
 # kernels, in the module named.
 ELSEWHERE = (
-    (r"(global|flat|scratch|buffer)_", "memory"),
-    (r"ds_(?!(b?permute|swizzle)_b32)", "memory"),
+    (r"buffer_gl[01]_inv|flat_atomic_csub", "memory"),
     (r"s_(buffer_)?load_|s_memtime|s_memrealtime|s_(dcache|gl1|icache)_", "memory"),
     (r"s_(c?branch|endpgm|setpc|swappc|getpc|call|barrier|trap|setkill|rfe)", "flow"),
     (r"s_(getreg|setreg|round_mode|denorm_mode)", "modes"),
@@ -24,7 +23,8 @@ ELSEWHERE = (
 
 def tested() -> set[str]:
     names = {*VECTOR, *SCALAR, *division.COVERED}
-    return names | {form.mnemonic for form in lanes.lane_forms()}
+    forms = [*lanes.lane_forms(), *memory.memory_forms()]
+    return names | {form.mnemonic for form in forms}
 
 
 def test_every_handler_has_an_independent_meaning() -> None:

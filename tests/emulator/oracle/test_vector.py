@@ -7,7 +7,7 @@ from functools import cache
 
 import pytest
 
-from tests.emulator.oracle import division, harness, lanes, variants
+from tests.emulator.oracle import division, harness, lanes, memory, variants
 from tests.emulator.oracle.forms import Form
 from tests.emulator.oracle.harness import Failure
 from tests.emulator.oracle.rows import VECTOR
@@ -72,6 +72,11 @@ def test_all_forms(group: str) -> None:
 def test_lane_moves() -> None:
     taken, _ = split(lanes.lane_forms())
     report(harness.check(taken, PLAIN_WAVES))
+
+
+def test_memory() -> None:
+    taken, _ = split(memory.memory_forms())
+    report(harness.check(taken, FORM_WAVES))
 
 
 def test_division_sequences_round_correctly() -> None:
