@@ -16,7 +16,7 @@ from cache_tools import model_calls, where
 from cache_tools.jobs import Job
 from cache_tools.output import Progress, print_json
 from rdna_jit import arch as archs
-from rdna_jit import models
+from rdna_jit import models, toolchain
 from rdna_jit.cache import KernelCache, Key, Store, configured
 from rdna_jit.config import config
 from rdna_jit.errors import ContractError, RdnaJitError
@@ -183,9 +183,7 @@ def _compile(job: Job) -> Result:
 
 
 def _key(job: Job) -> Key:
-    from rdna_jit import compiler
-
-    return Key.make(job.source, job.options, job.arch, compiler.compiler_identity())
+    return Key.make(job.source, job.options, job.arch, toolchain.identity())
 
 
 def _name(job: Job) -> Result:

@@ -22,19 +22,7 @@ from .errors import CompileError, ContractError, ToolchainError
 
 log = logging.getLogger("rdna_jit")
 
-# The main file's name and the working directory are pinned: otherwise a random temporary folder
-# and the caller's directory would enter the line tables, and equal sources would give different
-# bytes. What users see comes from #line.
-_MAIN_FILE = "/kernel"
-_LINE_TABLES = (
-    "-gline-tables-only",
-    "-fdebug-compilation-dir=.",
-    "-Xclang",
-    "-main-file-name",
-    "-Xclang",
-    _MAIN_FILE,
-)
-_DEFAULTS = ("-std=c++17", "-fhip-kernel-arg-name")
+_DEFAULTS, _LINE_TABLES = toolchain.DEFAULT_OPTIONS, toolchain.LINE_TABLES
 # hiprtc parses 370 KB of HIP declarations in front of every source, most of the time that a small
 # kernel takes. A header of the same name takes their place when the source needs none of them.
 _NO_HEADER = "-nogpuinc"
@@ -58,8 +46,7 @@ class CompileResult:
 
 def compiler_identity() -> str:
     """Names the compiler for cache keys; loads nothing. ToolchainError when there is none."""
-    # The options that every compile gets count as much as the libraries do.
-    return " ".join((toolchain.identity(), *_DEFAULTS, *_LINE_TABLES))
+    return toolchain.identity()
 
 
 def compile_source(

@@ -22,6 +22,19 @@ from .config import config
 from .elf import Elf
 from .errors import ToolchainError
 
+# Options of every compile. They are part of the compiler's identity and so of cache keys.
+DEFAULT_OPTIONS = ("-std=c++17", "-fhip-kernel-arg-name")
+# The main file's name and the working directory are pinned: otherwise a random temporary folder
+# and the caller's directory would enter the line tables, and equal sources would give different
+# bytes. What users see comes from #line.
+LINE_TABLES = (
+    "-gline-tables-only",
+    "-fdebug-compilation-dir=.",
+    "-Xclang",
+    "-main-file-name",
+    "-Xclang",
+    "/kernel",
+)
 _STEMS = {
     "hiprtc": "libhiprtc.so",
     "comgr": "libamd_comgr.so",
@@ -165,7 +178,8 @@ def mapped(stem: str) -> Path | None:
 
 
 def identity() -> str:
-    """Build ids of hiprtc, comgr and builtins: two compilers that may differ have two identities.
+    """Build ids of hiprtc, comgr and builtins, and the options of every compile: two compilers
+    that may differ have two identities.
 
     The versions that hiprtc reports are not enough: releases with different output share them.
     """
@@ -174,7 +188,7 @@ def identity() -> str:
         # The builtins are data that some releases build into hiprtc itself.
         library = find(kind) if kind != "builtins" else _find(kind)[0]
         ids.append(f"{kind}={build_id(library.path) if library else 'none'}")
-    return " ".join(ids)
+    return " ".join((*ids, *DEFAULT_OPTIONS, *LINE_TABLES))
 
 
 def build_id(path: Path) -> str:

@@ -43,7 +43,7 @@ def test_recorded_kernels_are_compiled_for_each_arch_and_found(recorded, root, c
     assert made["counts"] == {"compiled": 2}
     again = command_json(capsys, "warm", "--recorded", one, "--dir", root, *archs)
     assert again["counts"] == {"present": 2}
-    key = Key.make(SOURCE % 2, OPTIONS, "gfx1010", toolchain_identity())
+    key = Key.make(SOURCE % 2, OPTIONS, "gfx1010", toolchain.identity())
     entry = KernelCache(Store(root)).get_or_compile(key, must_not_compile)
     assert entry.origin == "disk" and entry.code_object[:4] == b"\x7fELF"
     assert entry.metadata["resources"]["twice"]["wavefront_size"] == 32
@@ -51,12 +51,6 @@ def test_recorded_kernels_are_compiled_for_each_arch_and_found(recorded, root, c
     assert [row["values"] for row in listed] == [{"FACTOR": 2}]
     status, out, _ = command(capsys, "show", key.digest[:10], "--isa", "--dir", root)
     assert status == 0 and "s_endpgm" in out and "vgprs" in out
-
-
-def toolchain_identity():
-    from rdna_jit import compiler
-
-    return compiler.compiler_identity()
 
 
 def test_dry_run_compiles_nothing(recorded, root, capsys):
@@ -84,10 +78,10 @@ def test_a_source_that_kills_the_compiler_costs_only_itself(recorded, root, caps
 
 def test_warm_cache_is_all_that_a_process_without_compiler_rights_needs(recorded, root, capsys):
     command(capsys, "warm", "--recorded", recorded, "--dir", root, "--jobs", "1")
-    key = Key.make(SOURCE % 2, OPTIONS, "gfx1030", toolchain_identity())
+    key = Key.make(SOURCE % 2, OPTIONS, "gfx1030", toolchain.identity())
     with config.scope(no_compile=True, cache_dir=root):
         assert cache.default().get_or_compile(key, must_not_compile).origin == "disk"
-        other = Key.make(SOURCE % 7, OPTIONS, "gfx1030", toolchain_identity())
+        other = Key.make(SOURCE % 7, OPTIONS, "gfx1030", toolchain.identity())
         with pytest.raises(CompileError, match="RDNA_JIT_NO_COMPILE"):
             cache.default().get_or_compile(other, must_not_compile)
 

@@ -285,7 +285,8 @@ def test_a_library_without_hiprtc_is_named(tmp_path: Path) -> None:
 
 
 def test_the_identity_is_known_without_compiling() -> None:
-    assert compiler_identity().startswith(toolchain.identity())
+    assert compiler_identity() == toolchain.identity()
+    assert all(option in compiler_identity() for option in toolchain.DEFAULT_OPTIONS)
 
 
 def test_a_missing_hip_python_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
