@@ -24,6 +24,7 @@ T = TypeVar("T")
 _TRUE = frozenset({"1", "true", "on", "yes"})
 _FALSE = frozenset({"0", "false", "off", "no"})
 # NOTE: os.environ.get encodes the name at each call, about 1 us; the mapping under it does not.
+_environment = os.environ._data.keys()  # type: ignore[attr-defined]
 _environment_get = os.environ._data.get  # type: ignore[attr-defined]
 _SIZE_SUFFIXES = {"K": 10, "M": 20, "G": 30, "T": 40}
 _CHECKS = ("bounds", "races", "uninitialised")
@@ -303,7 +304,9 @@ class Config:
     @property
     def version(self) -> int:
         """A number that names the present state of all settings: equal numbers, equal settings."""
-        environment = [*map(_environment_get, _ENVIRONMENT_KEYS)]
+        environment: list[bytes | None] = []
+        if not _environment.isdisjoint(_ENVIRONMENT_KEYS):  # 0.8 us less when none is set
+            environment = [*map(_environment_get, _ENVIRONMENT_KEYS)]
         assigned, scope = self._assigned, _SCOPE.get()
         last = self._last
         if environment == last[2] and assigned is last[0] and scope is last[1]:
