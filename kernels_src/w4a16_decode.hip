@@ -46,10 +46,7 @@ constexpr int STEP_K = 8 * STEP_ROWS;
 constexpr int STEPS = K / STEP_K;
 constexpr int GROUP_ROWS = GROUP < STEP_K ? GROUP / 8 : STEP_ROWS;  // word rows under one scale
 constexpr int STEP_GROUPS = STEP_ROWS / GROUP_ROWS;
-// Rows of x held in scalar registers at a time, twice. Eight hide the loads' latency better, but only
-// the plain case leaves registers for them.
-constexpr bool PLAIN = M_TILE == 8 && STEPS % WAVES == 0 && GROUP <= STEP_K;
-constexpr int X_ROWS = M_TILE < 8 ? M_TILE : PLAIN ? 8 : 4;
+constexpr int X_ROWS = M_TILE < 4 ? M_TILE : 4;  // rows of x in scalar registers at a time, twice
 static_assert(K % STEP_K == 0 && K % GROUP == 0, "steps and groups tile K");
 static_assert(GROUP % STEP_K == 0 || STEP_K % GROUP == 0, "a step is groups or part of one");
 static_assert(WAVES <= STEPS && WAVES <= 32, "every wave has a step");
