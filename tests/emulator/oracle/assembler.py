@@ -150,7 +150,10 @@ def _build(source: bytes, arch: str, first_line: int) -> bytes:
         _call("release_data", text)
 
 
-def assemble(body: str, *, name: str = "probe", arguments: tuple[str, ...] = ("inputs", "results", "memory"),
+ARGUMENTS = ("inputs", "results", "memory")
+
+
+def assemble(body: str, *, name: str = "probe", arguments: tuple[str, ...] = ARGUMENTS,
              vgprs: int = 64, lds: int = 0, directives: str = "", arch: str = "gfx1030") -> bytes:
     """The code object of one kernel whose arguments are global pointers.
 

@@ -201,7 +201,7 @@ class Form:
 
     def _value(self, wave: Wave, lane: int, feed: Source, mode: Mode) -> object:
         raw = [self._raw(wave, k, lane, feed) for k in range(len(self.operands))]
-        extra = [wave.carry >> lane & 1] if self.row.carry_in else []
+        extra = [wave.carry >> lane & 1] if self.row.carry_in or self.row.vcc_in else []
         if self.row.packed:
             return tuple(self._packed_half(raw, wave.old[lane], high, mode) for high in (0, 1))
         values = [self._decode(k, bits, mode) for k, bits in enumerate(raw)]

@@ -6,7 +6,7 @@ Their meaning is a function of the whole wave, so each is written out as a `Lane
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tests.emulator.oracle.dpp import ROW
 from tests.emulator.oracle.forms import LANES, MASK_OUT, Outcome, Wave
@@ -192,9 +192,36 @@ def _swizzle(offset: int) -> LaneForm:
     return _vector("ds_swizzle_b32", f"v24, v10 offset:{offset}", of_lane)
 
 
+# Registers chosen by M0.
+
+def _indexed() -> Iterator[LaneForm]:
+    def vector(name: str, m0: int, pick: Callable[[Wave, int], int], place: int) -> LaneForm:
+        def meaning(wave: Wave) -> Outcome:
+            return Outcome([[(32 * place, 32, pick(wave, lane) & ONES)] if active(wave, lane)
+                            else [] for lane in LANES])
+
+        instruction = f"{name} v24, v10"
+        return LaneForm(Row(name, B32, (U32, U32, U32), meaning),
+                        f"s_mov_b32 m0, {m0}\n{instruction}", meaning, instruction=instruction)
+
+    def scalar(name: str, operands: str, m0: int, source: Callable[[Wave], int]) -> LaneForm:
+        form = _to_scalar(name, "", source)
+        instruction = f"{name} {operands}"
+        return replace(form, text=f"s_mov_b32 m0, {m0}\n{instruction}", instruction=instruction)
+
+    yield vector("v_movrels_b32", 1, lambda wave, lane: wave.sources[0][lane] >> 32, 0)
+    yield vector("v_movrels_b32", 2, lambda wave, lane: wave.sources[1][lane], 0)
+    yield vector("v_movreld_b32", 2, lambda wave, lane: wave.sources[0][lane], 2)
+    yield vector("v_movrelsd_b32", 1, lambda wave, lane: wave.sources[0][lane] >> 32, 1)
+    yield scalar("s_movrels_b32", "s30, s14", 1, lambda wave: wave.scalars[0] >> 32)
+    yield scalar("s_movreld_b32", "s28, s14", 2, lambda wave: wave.scalars[0])
+    yield scalar("s_movrels_b64", "s[30:31], s[14:15]", 2, lambda wave: wave.scalars[1])
+    yield scalar("s_movreld_b64", "s[28:29], s[14:15]", 2, lambda wave: wave.scalars[0])
+
+
 def lane_forms() -> list[LaneForm]:
     """Every form of every lane instruction."""
-    forms = [*_one_lane(), _swap(), *_counts(), *_permlanes()]
+    forms: list[LaneForm] = [*_one_lane(), _swap(), *_counts(), *_permlanes(), *_indexed()]
     forms += [build(offset) for build in (_bpermute, _permute) for offset in (0, 4, 60)]
     quad = (0x8000 | 0b00011011, 0x8000 | 0b01010000)
     bits = (and_mask | or_mask << 5 | xor_mask << 10 for and_mask, or_mask, xor_mask in (

@@ -1,4 +1,4 @@
-"""Loads, stores and atomics of LDS, global and flat addresses, one 16-byte slot per lane.
+"""Loads and stores of LDS, global, flat and scratch addresses, one 16-byte slot per lane.
 
 A form fills every lane's slot, executes the instruction under EXEC and reads the slot back. The
 result's low 64 bits are the returned register, the high ones the slot's first 8 bytes; forms
@@ -10,22 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from tests.emulator.oracle.floats import SINGLE, Number, pack, unpack
 from tests.emulator.oracle.forms import LANES, Outcome, Wave
 from tests.emulator.oracle.lanes import LaneForm, active
 from tests.emulator.oracle.table import Row, registers
-from tests.emulator.oracle.types import (
-    B32,
-    B64,
-    F32,
-    F64,
-    Anything,
-    Expected,
-    Flushable,
-    OneOf,
-    Part,
-    Type,
-)
+from tests.emulator.oracle.types import B32, B64, Anything, Part, Type
 
 SLOT = 16
 # Registers of the probe kernels: slot addresses, see harness.
@@ -52,8 +40,9 @@ class Space:
 
 
 LDS = Space("ds", "ds_write_b128 v3, v[14:17]", "ds_read_b128 {}, v3", "s_waitcnt lgkmcnt(0)")
-GLOBAL = Space("global", "global_store_dwordx4 v4, v[14:17], s[10:11]",
-               "global_load_dwordx4 {}, v4, s[10:11]", "s_waitcnt vmcnt(0)\ns_waitcnt_vscnt null, 0")
+GLOBAL = Space(
+    "global", "global_store_dwordx4 v4, v[14:17], s[10:11]",
+    "global_load_dwordx4 {}, v4, s[10:11]", "s_waitcnt vmcnt(0)\ns_waitcnt_vscnt null, 0")
 FLAT = replace(GLOBAL, prefix="flat", wait=GLOBAL.wait + "\ns_waitcnt lgkmcnt(0)")
 SPACES = (LDS, GLOBAL, FLAT)
 # Scratch: dword k of a lane's 16 bytes is 128 * k + 4 * lane bytes from the wave's base.
@@ -67,8 +56,8 @@ SCRATCH = Space(
 Effect = Callable[[int, int, int, int], tuple[list[Part], "int | list[Part]"]]
 
 
-def _form(space: Space, name: str, instruction: str, effect: Effect, of: Type,
-          show: str = "both") -> LaneForm:
+def form(space: Space, name: str, instruction: str, effect: Effect, of: Type,
+         show: str = "both") -> LaneForm:
     """show: "both", or the "register" or "slot" alone in 128 bits."""
     back = {"both": "v[28:31]", "register": "", "slot": "v[24:27]"}[show]
     if space is SCRATCH and back:
@@ -143,20 +132,20 @@ def _loads(space: Space) -> Iterator[LaneForm]:
     for suffix, width, signed in NARROW[kind]:
         for offset in (0, 2 if width == 16 else 3):
             address, tail = space.address(offset)
-            yield _form(space, stem + suffix, f"{stem}{suffix} v24, {_joined(address, tail)}",
+            yield form(space, stem + suffix, f"{stem}{suffix} v24, {_joined(address, tail)}",
                         _load(width, signed, offset), B32)
     for suffix, width, signed in HALVES[kind]:
         for high in (False, True):
             address, tail = space.address(4)
             name = stem + suffix + "_hi" * high
-            yield _form(space, name, f"{name} v24, {_joined(address, tail)}",
+            yield form(space, name, f"{name} v24, {_joined(address, tail)}",
                         _load_half(width, signed, 4, high), B32)
     for suffix, width in WHOLE[kind]:
         offset = 0 if width > 64 else 8
         address, tail = space.address(offset)
         target = registers(24, Type("b", width))
         show = "both" if width <= 64 else "register"
-        yield _form(space, stem + suffix, f"{stem}{suffix} {target}, {_joined(address, tail)}",
+        yield form(space, stem + suffix, f"{stem}{suffix} {target}, {_joined(address, tail)}",
                     _load(width, False, offset), B32, show)
 
 
@@ -187,7 +176,7 @@ def _stores(space: Space) -> Iterator[LaneForm]:
             offset = 5 if width == 8 else 6
             address, tail = space.address(offset)
             name = stem + suffix + "_d16_hi" * high
-            yield _form(space, name, f"{name} {address}, v10{tail}", _store(width, offset, high),
+            yield form(space, name, f"{name} {address}, v10{tail}", _store(width, offset, high),
                         B32)
     for suffix, width in WHOLE["ds" if ds else ""]:
         offset = 0 if width > 64 else 8 if width == 64 else 4
@@ -195,7 +184,7 @@ def _stores(space: Space) -> Iterator[LaneForm]:
         # The wide ones store the old result, the only input of 128 bits besides the slot.
         source = registers(10 if width <= 64 else 18, Type("b", width))
         effect = _store(width, offset) if width <= 64 else _store_old(width)
-        yield _form(space, stem + suffix, f"{stem}{suffix} {address}, {source}{tail}", effect, B64,
+        yield form(space, stem + suffix, f"{stem}{suffix} {address}, {source}{tail}", effect, B64,
                     "slot")
 
 
@@ -207,26 +196,26 @@ def _scratch() -> Iterator[LaneForm]:
 
         for suffix, width, signed in NARROW[""]:
             name, at = f"buffer_load_{suffix}", 6 if width == 16 else 7
-            yield _form(SCRATCH, name, f"{name} v24, {place(at)}", _load(width, signed, at), B32)
+            yield form(SCRATCH, name, f"{name} v24, {place(at)}", _load(width, signed, at), B32)
         for suffix, width, signed in HALVES[""]:
             for high in (False, True):
                 name = f"buffer_load_{suffix}{'_hi' * high}"
-                yield _form(SCRATCH, name, f"{name} v24, {place(4)}",
+                yield form(SCRATCH, name, f"{name} v24, {place(4)}",
                             _load_half(width, signed, 4, high), B32)
         for suffix, width in (("byte", 8), ("short", 16)):
             for high in (False, True):
                 name, at = f"buffer_store_{suffix}{'_d16_hi' * high}", 14 if width == 16 else 13
-                yield _form(SCRATCH, name, f"{name} v10, {place(at)}", _store(width, at, high),
+                yield form(SCRATCH, name, f"{name} v10, {place(at)}", _store(width, at, high),
                             B32, "slot")
         for suffix, width in WHOLE[""]:
             at = 4 if width < 128 else 0
             if at < base:
                 continue
             name, of = f"buffer_load_{suffix}", Type("b", width)
-            yield _form(SCRATCH, name, f"{name} {registers(24, of)}, {place(at)}",
+            yield form(SCRATCH, name, f"{name} {registers(24, of)}, {place(at)}",
                         _load(width, False, at), B32, "both" if width <= 64 else "register")
             name = f"buffer_store_{suffix}"
-            yield _form(SCRATCH, name, f"{name} {registers(18, of)}, {place(at)}",
+            yield form(SCRATCH, name, f"{name} {registers(18, of)}, {place(at)}",
                         _store_old(width, at), B64, "slot")
 
 
@@ -255,9 +244,9 @@ def _pairs() -> Iterator[LaneForm]:
 
         target = registers(24, Type("b", 2 * width))
         a, b = (registers(k, Type("b", width)) for k in (10, 12))
-        yield _form(LDS, f"ds_read2_{suffix}", f"ds_read2_{suffix} {target}, v3 {places}", read,
+        yield form(LDS, f"ds_read2_{suffix}", f"ds_read2_{suffix} {target}, v3 {places}", read,
                     B32, "both" if width == 32 else "register")
-        yield _form(LDS, f"ds_write2_{suffix}", f"ds_write2_{suffix} v3, {a}, {b} {places}", write,
+        yield form(LDS, f"ds_write2_{suffix}", f"ds_write2_{suffix} v3, {a}, {b} {places}", write,
                     Type("b", width), "slot")
     yield from _strided()
 
@@ -297,182 +286,13 @@ def _strided() -> Iterator[LaneForm]:
 
 def _whole_wave(name: str, instruction: str, meaning: Callable[[Wave], Outcome],
                 slot: bool) -> LaneForm:
-    form = _form(LDS, name, instruction, lambda *x: ([], 0), B32, "slot" if slot else "register")
-    return replace(form, row=replace(form.row, meaning=meaning), meaning=meaning)
+    written = form(LDS, name, instruction, lambda *x: ([], 0), B32, "slot" if slot else "register")
+    return replace(written, row=replace(written.row, meaning=meaning), meaning=meaning)
 
 
-# Atomics: (memory, data, compare) -> new memory. The old memory is returned.
-
-def _signed(value: int, width: int) -> int:
-    return value - (1 << width) if value >> (width - 1) else value
-
-
-def _increment(memory: int, data: int) -> int:
-    return 0 if memory >= data else memory + 1
-
-
-def _decrement(memory: int, data: int) -> int:
-    return data if memory == 0 or memory > data else memory - 1
-
-
-def _arithmetic(width: int) -> dict[str, Callable[[int, int], int]]:
-    return {
-        "add": lambda m, d: m + d, "sub": lambda m, d: m - d, "rsub": lambda m, d: d - m,
-        "inc": _increment, "dec": _decrement,
-        "smin": lambda m, d: min(_signed(m, width), _signed(d, width)),
-        "smax": lambda m, d: max(_signed(m, width), _signed(d, width)),
-        "umin": min, "umax": max, "and": lambda m, d: m & d, "or": lambda m, d: m | d,
-        "xor": lambda m, d: m ^ d, "swap": lambda m, d: d,
-        "csub": lambda m, d: max(m - d, 0),
-    }  # fmt: skip
-
-
-def _float_extreme(of: Type, largest: bool) -> Callable[[int, int], Expected]:
-    """The smaller or larger; NaN and zeros of unlike signs have no stated rule."""
-
-    def choose(memory: int, data: int) -> Expected:
-        m, d = of.decode(memory), of.decode(data)
-        if m.nan or d.nan:
-            return Anything()
-        if m.key() == d.key():
-            return OneOf((memory, data))
-        return data if (d.key() > m.key()) == largest else memory
-
-    return choose
-
-
-def _float_sum(memory: int, data: int) -> Expected:
-    def total(flush: bool) -> Number:
-        values = [unpack(SINGLE, bits) for bits in (memory, data)]
-        if flush:
-            values = [Number(v.sign) if SINGLE.is_subnormal(pack(SINGLE, v)) else v
-                      for v in values]
-        result = values[0] + values[1]
-        small = flush and not result.nan and SINGLE.is_subnormal(pack(SINGLE, result))
-        return Number(result.sign) if small else result
-
-    return F32.encode(Flushable(total(False), total(True)))
-
-
-def _atomic_effect(operation: Callable[[int, int], Expected], width: int, returns: bool,
-                   offset: int) -> Effect:
-    mask, shift = (1 << width) - 1, 8 * offset
-
-    def effect(slot: int, a: int, _b: int, _old: int) -> tuple[list[Part], int | list[Part]]:
-        memory = slot >> shift & mask
-        after = operation(memory, a & mask)
-        register: list[Part] = [(0, width, memory)] if returns else []
-        if isinstance(after, int):
-            return register, slot & ~(mask << shift) | (after & mask) << shift
-        other = slot & (1 << 64) - 1
-        rest: list[Part] = [(32 - shift, 32, other >> 32 - shift & 0xFFFFFFFF)]
-        return register, [(shift, width, after), *(rest if width == 32 else [])]
-
-    return effect
-
-
-def _lds_atomics() -> Iterator[LaneForm]:
-    for width, letter, of in ((32, "32", F32), (64, "64", F64)):
-        names = {
-            "add": "add_{}u", "sub": "sub_{}u", "rsub": "rsub_{}u", "inc": "inc_{}u",
-            "dec": "dec_{}u", "smin": "min_{}i", "smax": "max_{}i", "umin": "min_{}u",
-            "umax": "max_{}u", "and": "and_{}b", "or": "or_{}b", "xor": "xor_{}b",
-            "swap": "wrxchg_{}b",
-        }
-        operations: dict[str, Callable] = {
-            names[key]: f for key, f in _arithmetic(width).items() if key in names}
-        operations["min_{}f"] = _float_extreme(of, False)
-        operations["max_{}f"] = _float_extreme(of, True)
-        if width == 32:
-            operations["add_{}f"] = _float_sum
-        for name, operation in operations.items():
-            element = of if name.endswith("f") else Type("u", width)
-            yield from _atomic_pair(LDS, name + letter, operation, element)
-
-
-def _atomic_pair(space: Space, name: str, operation: Callable, of: Type) -> Iterator[LaneForm]:
-    width = of.width
-    offset = 4 if width == 32 else 0
-    address, tail = space.address(offset)
-    data, target = registers(10, of), registers(24, of)
-    for returns in (False, True):
-        if space is LDS:
-            full = "ds_" + name.format("rtn_" * returns)
-            if "wrxchg" in name and not returns:
-                continue
-            glc = ""
-        else:
-            full, glc = f"{space.prefix}_atomic_{name}", " glc" * returns
-            if name == "csub" and not returns:
-                continue
-        head = f"{full} {target}, " if returns else f"{full} "
-        yield _form(space, full, f"{head}{address}, {data}{tail}{glc}",
-                    _atomic_effect(operation, width, returns, offset), of)
-
-
-def _global_atomics(space: Space) -> Iterator[LaneForm]:
-    for width, suffix, of in ((32, "", F32), (64, "_x2", F64)):
-        for name, operation in _arithmetic(width).items():
-            if name == "rsub" or (name == "csub" and (width == 64 or space is FLAT)):
-                continue
-            yield from _atomic_pair(space, name + suffix, operation, Type("u", width))
-        for name, largest in (("fmin", False), ("fmax", True)):
-            yield from _atomic_pair(space, name + suffix, _float_extreme(of, largest), of)
-
-
-# Compare and swap, with the operands in either order, as bits or as floats.
-
-def _equal(of: Type) -> Callable[[int, int], bool]:
-    if not of.is_float:
-        return lambda m, c: m == c
-
-    def compare(memory: int, other: int) -> bool:
-        m, c = of.decode(memory), of.decode(other)
-        return not m.nan and not c.nan and m.key() == c.key()
-
-    return compare
-
-
-def _compare_swaps() -> Iterator[LaneForm]:
-    for of, ds_name, name in ((Type("u", 32), "b32", "cmpswap"), (Type("u", 64), "b64",
-                              "cmpswap_x2"), (F32, "f32", "fcmpswap"), (F64, "f64",
-                                                                        "fcmpswap_x2")):
-        for returns in (False, True):
-            yield from _compare_swap(of, ds_name, name, returns)
-
-
-def _compare_swap(of: Type, ds_name: str, name: str, returns: bool) -> Iterator[LaneForm]:
-    width = of.width
-    mask, equal, pair = (1 << width) - 1, _equal(of), Type("b", 2 * width)
-    target = registers(24, of) + ", " if returns else ""
-
-    def effect(slot: int, new: int, compare: int) -> tuple[list[Part], int]:
-        memory = slot & mask
-        register: list[Part] = [(0, width, memory)] if returns else []
-        after = new & mask if equal(memory, compare & mask) else memory
-        return register, slot & ~mask | after
-
-    full = f"ds_cmpst_{'rtn_' * returns}{ds_name}"
-    operands = f"v3, {registers(10, of)}, {registers(12, of)}"
-    yield _form(LDS, full, f"{full} {target}{operands}",
-                lambda slot, a, b, old: effect(slot, b, a), of)
-    for space in (GLOBAL, FLAT):
-        address, tail = space.address(0)
-        full = f"{space.prefix}_atomic_{name}"
-        # The pair of registers holds the new value, then the compared one.
-        copy = "" if width == 64 else "v_mov_b32_e32 v32, v10\nv_mov_b32_e32 v33, v12\n"
-        data = registers(10 if width == 64 else 32, pair)
-        form = _form(space, full, f"{copy}{full} {target}{address}, {data}{tail}{' glc' * returns}",
-                     lambda slot, a, b, old: effect(slot, a, b), of)
-        yield replace(form, instruction=form.instruction.rpartition("\n")[2])
-
-
-def memory_forms() -> list[LaneForm]:
-    """Every form of every memory instruction that has a slot to work on."""
+def access_forms() -> list[LaneForm]:
+    """Every form of every load and store that has a slot to work on."""
     forms: list[LaneForm] = []
     for space in SPACES:
         forms += [*_loads(space), *_stores(space)]
-    forms += [*_scratch(), *_pairs(), *_lds_atomics(), *_compare_swaps()]
-    for space in (GLOBAL, FLAT):
-        forms += _global_atomics(space)
-    return forms
+    return [*forms, *_scratch(), *_pairs()]

@@ -18,6 +18,7 @@ class Row:
 
     accumulates: the old destination is the last argument of `meaning`, and is no text operand.
     carry_in: a carry bit (0 or 1) is the last argument; written as the last operand.
+    vcc_in: the same, but VCC is read without being written in the text.
     carry_out: `meaning` returns (value, bit); the bit's mask is written as the second operand.
     result: "vector" (a VGPR), "mask" (a compare: VCC or an SGPR), "exec" (cmpx).
     packed: `meaning` is applied to each 16-bit half; op_sel and op_sel_hi choose source halves.
@@ -29,6 +30,7 @@ class Row:
     meaning: Callable
     accumulates: bool = False
     carry_in: bool = False
+    vcc_in: bool = False
     carry_out: bool = False
     result: str = "vector"
     packed: bool = False

@@ -6,7 +6,15 @@ import re
 
 from rdna_jit.emulator import registry
 from tests.emulator import coverage
-from tests.emulator.oracle import division, lanes, memory, scalar_harness, support, variants
+from tests.emulator.oracle import (
+    atomics,
+    division,
+    lanes,
+    memory,
+    scalar_harness,
+    support,
+    variants,
+)
 from tests.emulator.oracle.rows import SCALAR, VECTOR
 
 # Instructions whose meaning is memory, control flow or machine state: they are tested by running
@@ -23,7 +31,7 @@ ELSEWHERE = (
 
 def tested() -> set[str]:
     names = {*VECTOR, *SCALAR, *division.COVERED}
-    forms = [*lanes.lane_forms(), *memory.memory_forms()]
+    forms = [*lanes.lane_forms(), *memory.access_forms(), *atomics.atomic_forms()]
     return names | {form.mnemonic for form in forms}
 
 

@@ -7,7 +7,7 @@ from functools import cache
 
 import pytest
 
-from tests.emulator.oracle import division, harness, lanes, memory, variants
+from tests.emulator.oracle import atomics, division, harness, lanes, memory, variants
 from tests.emulator.oracle.forms import Form
 from tests.emulator.oracle.harness import Failure
 from tests.emulator.oracle.rows import VECTOR
@@ -75,7 +75,7 @@ def test_lane_moves() -> None:
 
 
 def test_memory() -> None:
-    taken, _ = split(memory.memory_forms())
+    taken, _ = split([*memory.access_forms(), *atomics.atomic_forms()])
     report(harness.check(taken, FORM_WAVES))
 
 
