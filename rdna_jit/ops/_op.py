@@ -43,25 +43,33 @@ def key_of({parameters}):
 
 
 def plan_of({parameters}):
-    try:
-        plan = plans.get(({key},))
-    except (AttributeError, TypeError, RuntimeError):
-        plan = None
-    return build({arguments}) if plan is None else plan
+{find}
+    return plan
 
 
 def eager({parameters}):
+{find}
+{follow}
+
+
+def call({parameters}):
+    if is_compiling():
+        return through_torch({arguments})
+{find}
+{follow}
+"""
+_FIND = """\
     try:
         plan = plans.get(({key},))
     except (AttributeError, TypeError, RuntimeError):
         plan = None
     if plan is None:
-        plan = build({arguments})
+        plan = build({arguments})"""
+_FOLLOW = """\
     result = run(plan, {arguments})
     note(plan)
     plan.counter[0] += 1
-    return result
-"""
+    return result"""
 # Strides cost twice what is_contiguous() does, and most operands are contiguous.
 _TENSOR_KEY = "{0}.shape, {0}.dtype, {0}.is_contiguous() or {0}.stride(), {0}.data_ptr() & 15"
 
@@ -84,21 +92,12 @@ def public_op(
     def decorate(run: F) -> F:
         parsed = torch._C.parse_schema(f"rdna_jit::{schema}")
         name = parsed.name.removeprefix("rdna_jit::")
-        eager, plan_of = _generate(run, plan, parsed)
-        through_torch = _register(name, schema, fake)
-        is_compiling = torch.compiler.is_compiling
-
-        # NOTE: a plain closure, since torch.compile does not trace generated functions.
-        @functools.wraps(run)
-        def call(*args: Any, **kwargs: Any) -> Any:
-            if is_compiling():
-                return through_torch(*args, **kwargs)
-            return eager(*args, **kwargs)
-
-        _implement(name, eager)
+        made = _generate(run, plan, parsed, _register(name, schema, fake))
+        _implement(name, made["eager"])
+        call = functools.wraps(run)(made["call"])
         parameters = list(inspect.signature(run).parameters.values())[1:]
         call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        call.plan = plan_of  # type: ignore[attr-defined]
+        call.plan = made["plan_of"]  # type: ignore[attr-defined]
         call.schema = schema  # type: ignore[attr-defined]
         call.batch_invariant = batch_invariant  # type: ignore[attr-defined]
         return cast(F, call)
@@ -107,9 +106,12 @@ def public_op(
 
 
 def _generate(
-    run: Callable[..., Any], plan: Callable[..., Plan], schema: torch._C.FunctionSchema
-) -> tuple[Callable[..., Any], Callable[..., Plan]]:
-    """The eager call and the planner, written out for the op's parameters (4 us less a call).
+    run: Callable[..., Any],
+    plan: Callable[..., Plan],
+    schema: torch._C.FunctionSchema,
+    through_torch: Callable[..., Any],
+) -> dict[str, Any]:
+    """The functions of _TEXT, written out for the op's parameters: 4 us less a call.
 
     Plans are kept by everything that they may depend on: settings, tensors' metadata, values.
     """
@@ -117,11 +119,15 @@ def _generate(
     lock = threading.Lock()
     signature = inspect.signature(plan)
     parameters, arguments = _parameter_text(signature)
-    names = {f"default_{name}": p.default for name, p in signature.parameters.items()}
-    names["plans"] = plans
-    names["run"] = run
-    names["note"] = dispatch.note
-    names["version"] = functools.partial(getattr, config, "version")
+    names: dict[str, Any] = {
+        "plans": plans,
+        "run": run,
+        "note": dispatch.note,
+        "version": functools.partial(getattr, config, "version"),
+        "is_compiling": torch.compiler.is_compiling,
+        "through_torch": through_torch,
+        **{f"default_{name}": p.default for name, p in signature.parameters.items()},
+    }
     key = _key_text(list(signature.parameters), schema)
 
     def build(*args: Any, **kwargs: Any) -> Plan:
@@ -137,9 +143,13 @@ def _generate(
         return made
 
     names["build"] = build
-    text = _TEXT.format(parameters=parameters, key=key, arguments=arguments)
+    find = _FIND.format(key=key, arguments=arguments)
+    follow = _FOLLOW.format(arguments=arguments)
+    text = _TEXT.format(
+        parameters=parameters, key=key, arguments=arguments, find=find, follow=follow
+    )
     exec(compile(text, f"<call of {schema.name}>", "exec"), names)
-    return names["eager"], names["plan_of"]
+    return names
 
 
 def _key_text(parameters: list[str], schema: torch._C.FunctionSchema) -> str:
