@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-from rdna_jit import formats
+from rdna_jit import formats, reference, synthetic
 from rdna_jit.check import Case
 from rdna_jit.models import Layer, Model
 from rdna_jit.ops import linear
@@ -42,12 +42,12 @@ def _int4_layer(layer: Layer, N: int, K: int, group: int, on: torch.device) -> I
     zero_bytes = formats.unpack_int4(qzeros, dim=1).to(torch.uint8)
     exact: dict[str, Tensor] = {}
 
-    def reference(rows: int) -> Tensor:
+    def truth(rows: int) -> Tensor:
         if not exact:  # made at the first use, kept for the layer's other cases
             exact["w"] = formats.dequantize_w4(
                 qweight, qzeros, scales, zero_offset=0, shuffled=False, dtype=torch.float64
             ).cpu()
-        return x[:rows].cpu().double() @ exact["w"]
+        return reference.linear(x[:rows].cpu(), exact["w"])
 
     for rows in ROWS:
         shape = f"{layer.name} M={rows} N={N} K={K} G={group}"
@@ -57,13 +57,13 @@ def _int4_layer(layer: Layer, N: int, K: int, group: int, on: torch.device) -> I
             lambda m=rows: linear.gptq_gemm(
                 x[:m], qweight, qzeros, scales, zero_offset=0, shuffled=False
             ),
-            lambda m=rows: reference(m),
+            lambda m=rows: truth(m),
         )
     yield Case(
         "w4a16_gemv",
         f"{layer.name} M=1 N={N} K={K} G={group}",
         lambda: linear.w4a16_gemv(x[:1], qweight, scales, zero_bytes, group_size=group),
-        lambda: reference(1),
+        lambda: truth(1),
     )
 
 
@@ -72,4 +72,21 @@ def _words(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
     return torch.randint(-(2**31), 2**31, shape, generator=generator).to(torch.int32)
 
 
-FAMILIES: tuple[Callable[[Model, torch.device], Iterator[Case]], ...] = (linear_int4,)
+def moe_int4(model: Model, on: torch.device) -> Iterator[Case]:
+    """`moe_int4_decode` with the model's experts, per way to split them over ranks."""
+    shape = model.experts
+    if shape is None or shape.format != "int4":
+        return
+    for split, (experts, intermediate) in shape.splits.items():
+        if intermediate % shape.group:
+            continue
+        ranks = shape.experts // experts
+        for rows in ROWS:
+            layer = synthetic.moe_layer(
+                shape, intermediate, rows, local=min(experts, MOST_EXPERTS), ranks=ranks, on=on
+            )
+            size = f"H={shape.hidden} I={intermediate} G={shape.group}"
+            yield Case("moe_int4_decode", f"{split} M={rows} {size}", layer.run, layer.truth)
+
+
+FAMILIES: tuple[Callable[[Model, torch.device], Iterator[Case]], ...] = (linear_int4, moe_int4)

@@ -17,8 +17,7 @@ def experts_int4(
     matrices = {}
     for e in sorted({int(e) for e in experts}):
         q = torch.stack([codes[e] & 15, codes[e] >> 4], -1).flatten(1).double()
-        rows, K = q.shape
-        group = K // scales.shape[2]
+        group = q.shape[1] // scales.shape[2]
         z = torch.full(scales.shape[1:], 8.0, dtype=torch.float64)
         if zeros is not None:
             z = torch.stack([zeros[e] & 15, zeros[e] >> 4], 1).flatten(0, 1).double()
