@@ -140,7 +140,9 @@ def _build(source: bytes, arch: str, first_line: int) -> bytes:
         _call("action_info_set_isa_name", action, _ISA.format(arch=arch).encode())
         _call("action_info_set_logging", action, True)
         for kind, given, made in ((_ASSEMBLE, *sets[:2]), (_LINK_EXECUTABLE, *sets[1:])):
-            if _library().amd_comgr_do_action(kind, action, given, made):
+            with toolchain.llvm_lock:
+                status = _library().amd_comgr_do_action(kind, action, given, made)
+            if status:
                 raise AssemblyError(_contents(made, _LOG).decode(errors="replace"), first_line)
         return _contents(sets[2], _EXECUTABLE)
     finally:

@@ -183,7 +183,8 @@ def _compare_swap(of: Type, ds_name: str, name: str, returns: bool) -> Iterator[
         # The pair of registers holds the new value, then the compared one.
         copy = "" if width == 64 else "v_mov_b32_e32 v32, v10\nv_mov_b32_e32 v33, v12\n"
         data = registers(10 if width == 64 else 32, pair)
-        written = form(space, full, f"{copy}{full} {target}{address}, {data}{tail}{' glc' * returns}",
+        line = f"{copy}{full} {target}{address}, {data}{tail}{' glc' * returns}"
+        written = form(space, full, line,
                      lambda slot, a, b, old: effect(slot, a, b), of)
         yield replace(written, instruction=written.instruction.rpartition("\n")[2])
 
