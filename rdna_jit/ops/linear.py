@@ -65,6 +65,11 @@ def gptq_gemm(
     16 rows the weights are read once per chunk of rows. Rows of a batch may differ in the last bit
     from the same row alone. Raises ContractError naming the tensor.
     """
+    if g_idx is None and not isinstance(qweight, Int4Weight):  # the shortest way
+        return _gptq_gemm(  # type: ignore[call-arg]
+            x, qweight, qzeros, scales,  # type: ignore[arg-type]
+            zero_offset=zero_offset, shuffled=shuffled, bias=bias, out=out,  # type: ignore[arg-type]
+        )  # fmt: skip
     return _forward(
         _gptq_gemm, x, qweight, qzeros, scales, g_idx,
         zero_offset=zero_offset, shuffled=shuffled, bias=bias, out=out,
@@ -253,17 +258,6 @@ def _plan(op: str, spec: KernelSpec, choose: Callable[[Int4Call], Choice], call:
     )
 
 
-def _run(op: str, plan: Plan, inputs: tuple[Tensor | None, ...], out: Tensor | None) -> Tensor:
-    if out is None:
-        out = inputs[0].new_empty(plan.extra)  # type: ignore[union-attr]
-    else:
-        names = ("x", "qweight", "zeros", "scales", "g_idx", "bias")
-        check_no_overlap(op, out, dict(zip(names, inputs, strict=True)))
-    for launch in plan.launches:
-        launch(*inputs, out, plan.extra[0])
-    return out
-
-
 def _fake(x: Tensor, qweight: Tensor, *_: Any, **__: Any) -> Tensor:
     return x.new_empty((x.shape[0], qweight.shape[1]))
 
@@ -287,7 +281,14 @@ def _gptq_gemm(
     bias: Tensor | None = None,
     out: Tensor | None = None,
 ) -> Tensor:
-    return _run("gptq_gemm", plan, (x, qweight, qzeros, scales, g_idx, bias), out)
+    if out is None:
+        out = x.new_empty(plan.extra)
+    else:
+        inputs = {"x": x, "qweight": qweight, "qzeros": qzeros, "scales": scales, "bias": bias}
+        check_no_overlap("gptq_gemm", out, {**inputs, "g_idx": g_idx})
+    for launch in plan.launches:
+        launch(x, qweight, qzeros, scales, g_idx, bias, out, plan.extra[0])
+    return out
 
 
 gptq_gemm.plan = partial(_forward, _gptq_gemm.plan)  # type: ignore[attr-defined]
@@ -319,4 +320,11 @@ def w4a16_gemv(
     8), bias fp16 `[N]`. `group_size` is a multiple of 32 that divides K, or K (also as -1). Every
     N is served.
     """
-    return _run("w4a16_gemv", plan, (x, qweight, zeros, scales, None, bias), out)
+    if out is None:
+        out = x.new_empty(plan.extra)
+    else:
+        inputs = {"x": x, "qweight": qweight, "zeros": zeros, "scales": scales, "bias": bias}
+        check_no_overlap("w4a16_gemv", out, inputs)
+    for launch in plan.launches:
+        launch(x, qweight, zeros, scales, None, bias, out, plan.extra[0])
+    return out
