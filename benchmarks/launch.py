@@ -2,6 +2,7 @@
 
     kernel_launch_us        Kernel.launch with 8 tensors and 4 ints, on a do-nothing HIP library
     op_call_us              gptq_gemm at M = 1 on that library, output allocated
+    moe_call_us             moe_int4_decode at M = 1 on it, two launches, output and workspace given
     import_ms               import rdna_jit on top of torch
     warm_first_call_ms      new process, kernel in the disk cache: template to launch, that library
     emulator_first_call_ms  the same on the emulator, its translation cached too
@@ -28,6 +29,7 @@ from tests.runtime.stub_library import HostTensors, Stub, build
 TARGETS = {
     "kernel_launch_us": 3.0,
     "op_call_us": 10.0,
+    "moe_call_us": 16.0,
     "import_ms": 60.0,
     "warm_first_call_ms": 20.0,
     "emulator_first_call_ms": 100.0,
@@ -95,6 +97,26 @@ def op_call_us() -> float:
     )
 
 
+def moe_call_us() -> float:
+    from rdna_jit.ops.moe import moe_int4_decode
+
+    E, T, H, I, G = 8, 10, 2560, 640, 128  # noqa: E741
+    x, out = torch.zeros(2, 1, H, dtype=torch.float16)
+    workspace = torch.empty(1, T, I, dtype=torch.float16)
+    w1 = torch.zeros(E, 2 * I, H // 2, dtype=torch.uint8)
+    w2 = torch.zeros(E, H, I // 2, dtype=torch.uint8)
+    w1_scale = torch.zeros(E, 2 * I, H // G, dtype=torch.float16)
+    w2_scale = torch.zeros(E, H, I // G, dtype=torch.float16)
+    weights, ids = torch.zeros(1, T), torch.zeros(1, T, dtype=torch.int32)
+    expert_map = torch.zeros(E, dtype=torch.int32)
+    return harness.best_us(
+        lambda: moe_int4_decode(
+            x, w1, w1_scale, w2, w2_scale, weights, ids, group_size=G, expert_map=expert_map,
+            workspace=workspace, out=out,
+        )
+    )  # fmt: skip
+
+
 def main(arguments: list[str]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         library = build(Path(folder))
@@ -107,6 +129,7 @@ def main(arguments: list[str]) -> None:
         figures = {
             "kernel_launch_us": kernel_launch_us(),
             "op_call_us": op_call_us(),
+            "moe_call_us": moe_call_us(),
             "import_ms": harness.best_in_new_process(5, IMPORT),
         }
         variable = "RDNA_JIT_CACHE_DIR"

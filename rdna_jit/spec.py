@@ -42,8 +42,7 @@ class KernelSpec:
 
     `block` is threads per workgroup, or a function of the template values that gives them;
     `dynamic_lds` likewise, in bytes. `requires` names the capabilities of arch.py that the kernel
-    needs ("dot2"). `examples` are template values of typical calls: tests compile them for all
-    archs. Constructing a spec registers it; names are unique.
+    needs ("dot2"). Constructing a spec registers it; names are unique.
     """
 
     name: str
@@ -56,7 +55,6 @@ class KernelSpec:
     # -nogpuinc: our sources use builtins alone, and the compile is several times faster.
     options: tuple[str, ...] = ("-mno-cumode", "-nogpuinc")
     dynamic_lds: int | Callable[[Mapping[str, Value]], int] = 0
-    examples: tuple[Mapping[str, Value], ...] = field(default=(), hash=False)
 
     def __post_init__(self) -> None:
         if self.name in _REGISTRY:
