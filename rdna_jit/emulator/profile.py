@@ -220,7 +220,7 @@ def _work(stats: LaunchStats, counters: dict[str, int]) -> model.Work:
     info, waves = stats.program.info, counters["waves"]
     names = (
         "valu", "dot", "dot_integer", "packed", "transcendental", "quarter_rate", "fp64", "salu",
-        "lds_cycles", "bytes_stored", "lines_requested", "lines_distinct",
+        "lds", "lds_cycles", "bytes_stored", "lines_requested", "lines_distinct",
     )  # fmt: skip
     return model.Work(
         **{name: counters[name] for name in names},

@@ -149,6 +149,7 @@ def test_reports() -> None:
     values = p.to_dict()
     assert set(COUNTERS) <= set(values)
     assert values["bound_by"] in ("dram", "l2", "valu", "lds", "latency")
+    assert p.bound_by in model.MEMORY_BOUNDS
     assert values["time_us"] == pytest.approx(
         max(p.estimate.bounds.values()) + p.estimate.start_us + p.estimate.drain_us
     )
@@ -164,7 +165,7 @@ def test_reports() -> None:
 
 WORK = model.Work(
     valu=1_000_000, dot=0, dot_integer=0, packed=0, transcendental=0, quarter_rate=0, fp64=0,
-    salu=100_000, lds_cycles=0, bytes_stored=0, lines_requested=100_000, lines_distinct=100_000,
+    salu=100_000, lds=0, lds_cycles=0, bytes_stored=0, lines_requested=100_000, lines_distinct=100_000,
     waited_us=1.0, leading_waits=1, workgroups=720, waves_per_group=8, vgprs=64, lds_bytes=0,
     dual_cu=False,
 )  # fmt: skip
@@ -182,6 +183,25 @@ def test_bounds_of_the_model() -> None:
     assert model.estimate(replace(WORK, workgroups=73), v620).bounds["valu"] == pytest.approx(
         1_000_000 / (73 * 8) / model.ISSUE_FMA * 8 / 2400
     )
+
+
+def test_the_drain_is_part_of_the_vector_work() -> None:
+    """Work that only the vector units bound takes no longer than they need for all of it."""
+    work = replace(WORK, lines_requested=0, lines_distinct=0, waited_us=0.0, leading_waits=0)
+    e = model.estimate(work, CARDS["V620"])
+    assert e.bound_by == "valu" and e.drain_us > 0
+    assert e.time_us == e.bounds["valu"]
+
+
+def test_copies_turn_the_bus_and_lds_accesses_take_turns() -> None:
+    v620 = CARDS["V620"]
+    half = replace(WORK, bytes_stored=50_000 * 128)
+    assert 2 * 50_000 * 128 / model.estimate(half, v620).bounds["dram"] / 1e3 == pytest.approx(
+        415, rel=0.01
+    )
+    free = model.estimate(replace(WORK, lds=1000, lds_cycles=1000), v620).bounds["lds"]
+    worst = model.estimate(replace(WORK, lds=1000, lds_cycles=32_000), v620).bounds["lds"]
+    assert worst / free == pytest.approx(20.0)
 
 
 @pytest.mark.parametrize(
