@@ -11,7 +11,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from rdna_jit.emulator import float_mode
 from rdna_jit.emulator.decode import EXEC, NULL, VCC, Operand
+from rdna_jit.emulator.float_mode import FloatMode
 from rdna_jit.emulator.ir import (
     F16,
     F64,
@@ -31,8 +33,8 @@ from rdna_jit.emulator.ir import (
 SHARED_APERTURE: Final = 0x1000
 PRIVATE_APERTURE: Final = 0x2000
 
-# MODE as compilers set it: round to nearest even, all denormals kept, DX10_CLAMP, IEEE.
-DEFAULT_MODE: Final = 0x3F0
+# MODE above its floating-point bits (see float_mode.py), as compilers set it: DX10_CLAMP, IEEE.
+CLAMP_AND_IEEE: Final = 0x300
 
 
 class Unsupported(Exception):
@@ -70,6 +72,9 @@ class Context(Builder):
         super().__init__()
         self.options = options or Options()
         self.vgpr_count = 256  # what an indexed move can reach
+        # Before each instruction the translator sets the mode; None: paths disagree.
+        self.mode: FloatMode | None = float_mode.DEFAULT
+        self.tracks_mode = False  # whether it does: without, changes of the mode are refused
         self.allocas: dict[str, str] = {}
         self.used_vgprs: set[int] = set()
         self.used_sgprs: set[int] = set()
@@ -79,6 +84,11 @@ class Context(Builder):
         """Start a basic block: what was known of registers may not reach here."""
         super().label(name)
         self._known.clear()
+
+    def float_mode(self) -> FloatMode:
+        if self.mode is None:
+            raise Unsupported("floating point where paths with different modes meet")
+        return self.mode
 
     # Slots
     def _load(self, slot: str, type: Type) -> Value:

@@ -37,7 +37,8 @@ def dot2_f32(c: Context, x: Value, y: Value, accumulator: Value) -> Value:
             exponents = _halves(c, _exponent(x.fpext(F32)) + _exponent(y.fpext(F32)))
             modelled = _aligned(c, accumulator, (low, high), exponents)
         result = c.select(finite, modelled, result)
-    return flush_subnormal(c, result) if flush else result
+    # + 0 makes the zero that is left of a subnormal positive.
+    return flush_subnormal(c, result) + 0.0 if flush else result
 
 
 def _rounded_once(c: Context, accumulator: Value, low: Value, high: Value) -> Value:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from rdna_jit.emulator import jit, loader
 from rdna_jit.emulator.context import Options
+from rdna_jit.emulator.float_mode import FloatMode
 from rdna_jit.emulator.operations import library
 from rdna_jit.emulator.translate import Block, Translation, translate
 from rdna_jit.emulator.wave import Site
@@ -58,6 +59,8 @@ def build(program: Program, variant: Variant, tier: jit.Tier) -> Executable:
         program.info.entry,
         functions=program.functions,
         options=variant.options,
+        float_mode=FloatMode(program.info.descriptor.rsrc1 >> 12 & 0xFF),
+        vgpr_count=8 * ((program.info.descriptor.rsrc1 & 0x3F) + 1),
         profile=variant.profile,
         inline_memory=tier == "optimised" and jit.has_avx512(),
         vector_exec=not jit.has_avx512(),
@@ -89,6 +92,7 @@ def cached(program: Program, variant: Variant, tier: jit.Tier) -> Executable | N
 def _key(program: Program, variant: Variant, tier: str) -> str:
     code = program.code_object
     place = f"{code.arch} {code.text_va} {program.info.entry} {variant} {tier}"
+    place += f" {program.info.descriptor.rsrc1:#x}"
     return jit.key("kernel", place, code.text)
 
 

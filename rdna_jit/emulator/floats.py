@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Literal
 
 from rdna_jit.emulator import integers
-from rdna_jit.emulator.ir import F16, F32, F64, I32, I64, Builder, Type, Value
+from rdna_jit.emulator.ir import F16, F32, F64, I32, I64, Builder, Constant, Type, Value
 
 # Explicit mantissa bits and exponent bias by width.
 _FRACTION = {16: 10, 32: 23, 64: 52}
@@ -78,6 +78,8 @@ def fma_half(b: Builder, x: Value, y: Value, z: Value) -> Value:
     The product is exact in f32. The sum is made odd where it is not (the last bit set, after
     cutting towards zero), so that rounding it once more, to f16, is as good as rounding once.
     """
+    if b.directed and (rounded := b.directed("fma", x.type, (x, y, z))):
+        return rounded
     x, y, z = x.fpext(F32), y.fpext(F32), z.fpext(F32)
     total = b.fma(x, y, z)
     # The error of the sum, as in `sum_error`, with the product inside the fma.
@@ -113,6 +115,8 @@ def ldexp(b: Builder, x: Value, exponent: Value) -> Value:
 
 def narrow(b: Builder, x: Value, type: Type) -> Value:
     """f64 to f32, or to f16 with one rounding in effect."""
+    if b.directed and (rounded := b.directed("fptrunc", type.over(x.type.lanes), (x,))):
+        return rounded
     if type.bits == 32:
         return x.fptrunc(F32)
     single = x.fptrunc(F32)
@@ -194,5 +198,11 @@ def classify(b: Builder, x: Value) -> Value:
 
 
 def flush_subnormal(b: Builder, x: Value) -> Value:
-    """Subnormal f32 becomes +0."""
-    return b.select(_magnitude(x.bits).ult(1 << 23), 0.0, x)
+    """A subnormal becomes the zero of its sign."""
+    bits = x.bits
+    top, least_normal = 1 << (bits.type.bits - 1), 1 << _FRACTION[bits.type.bits]
+    if isinstance(bits, Constant) and bits.pattern & (top - 1) >= least_normal:
+        return x
+    small = _magnitude(bits).ult(least_normal)
+    sign = bits & top
+    return b.select(small, sign, bits).bitcast(x.type)

@@ -15,7 +15,7 @@ conversions saturate, no fast-math flag is ever set.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import ClassVar, Final
 
 WAVE: Final = 32
@@ -93,6 +93,8 @@ class Value:
         b = self.builder
         x, y = b.match(self, other)
         opcode = floating if x.type.is_float else integer
+        if b.directed and (rounded := b.directed(opcode, x.type, (x, y))):
+            return rounded
         result = b.emit(x.type, f"{opcode} {x.type.text} {x.ref}, {y.ref}")
         if x.type.is_float and (is_neutral(x) or is_neutral(y)):
             # LLVM takes x * 1.0 for x, which would let a signalling NaN through.
@@ -201,8 +203,10 @@ class Value:
 
     # Casts keep the lanes: `x.zext(I64)` of a scalar is a scalar.
     def _cast(self, opcode: str, to: Type) -> Value:
-        to = to.over(self.type.lanes)
-        return self.builder.emit(to, f"{opcode} {self!r} to {to.text}")
+        b, to = self.builder, to.over(self.type.lanes)
+        if b.directed and (rounded := b.directed(opcode, to, (self,))):
+            return rounded
+        return b.emit(to, f"{opcode} {self!r} to {to.text}")
 
     def zext(self, to: Type) -> Value:
         return self._cast("zext", to)
@@ -295,6 +299,9 @@ class Builder:
     def __init__(self) -> None:
         self.lines: list[str] = []
         self.declarations: set[str] = set()
+        # Set where MODE asks for a rounding that is not LLVM's (see rounding.py): called with
+        # opcode, result type and operands; None leaves the instruction as it is.
+        self.directed: Callable[[str, Type, tuple[Value, ...]], Value | None] | None = None
         self._count = 0
 
     def emit(self, type: Type, text: str) -> Value:
@@ -412,6 +419,8 @@ class Builder:
     def fma(self, x: Value, y: Value | Number, z: Value | Number) -> Value:
         """x*y + z with one rounding, in f32 or f64 (for f16: `half.fma`)."""
         (x, y), (_, z) = self.match(x, y), self.match(x, z)
+        if self.directed and (rounded := self.directed("fma", x.type, (x, y, z))):
+            return rounded
         return self.intrinsic("fma", x.type, x, y, z)
 
     def minmax(self, kind: str, x: Value, y: Value | int) -> Value:

@@ -57,27 +57,28 @@ class Outliner:
         """Call the operation of instruction `i`. Raises Unsupported as its handler would."""
         registry.find(i)
         canonical, names = _rename(i)
-        operation = self._operation(canonical)
+        operation = self._operation(canonical, c)
         if any(slot not in names and _is_general(slot) for slot in operation.slots):
             # a handler that touches more registers than its operands name
             canonical, names = i, {}
-            operation = self._operation(replace(i, words=()))
+            operation = self._operation(replace(i, words=()), c)
         self.used[operation.name] = operation
         c.call_operation(i, operation.name, [names.get(s, s) for s in operation.slots], operation)
 
-    def _operation(self, i: Decoded) -> Operation:
-        key = (i.mnemonic, i.encoding, i.operands, tuple(sorted(i.modifiers.items())))
+    def _operation(self, i: Decoded, caller: Wave) -> Operation:
+        key = (i.mnemonic, i.encoding, i.operands, tuple(sorted(i.modifiers.items())), caller.mode)
         if key not in self._known:
-            self._known[key] = self._translate(i)
+            self._known[key] = self._translate(i, caller)
         return self._known[key]
 
-    def _translate(self, i: Decoded) -> Operation:
+    def _translate(self, i: Decoded, caller: Wave) -> Operation:
         c = Wave(
             self._options,
             inline_memory=False,
             vector_exec=self._vector_exec,
             shared=True,
         )
+        c.mode, c.vgpr_count = caller.mode, caller.vgpr_count
         registry.find(i)(c, i)
         slots = sorted(s for s in c.allocas if _REGISTER_SLOT.match(s))
         own = [f"  {s} = alloca {t}" for s, t in c.allocas.items() if s not in slots]

@@ -8,6 +8,7 @@ from rdna_jit.emulator.decode import Decoded
 from rdna_jit.emulator.ir import F16, F32, I16, I32, I64, Value
 from rdna_jit.emulator.ops_valu_float import unary_rows
 from rdna_jit.emulator.registry import op, packed, valu
+from rdna_jit.emulator.rounding import directed
 from rdna_jit.emulator.vector import (
     DPP,
     OP_SEL,
@@ -16,7 +17,6 @@ from rdna_jit.emulator.vector import (
     SOURCE_SIGN,
     VectorAccess,
     bit,
-    clamp,
 )
 
 _HALF2 = (F16, F16)
@@ -53,7 +53,7 @@ def _pack(low: Value, high: Value) -> Value:
 
 valu(
     "v_pack_b32_f16", I32, _HALF2, lambda b, x, y: _pack(x, y),
-    modifiers=SOURCE_SIGN | OP_SEL,
+    moves=True, modifiers=SOURCE_SIGN | OP_SEL,
 )  # fmt: skip
 
 # Packed f16
@@ -92,13 +92,13 @@ packed("v_pk_ashrrev_i16", I16, 2, lambda b, n, x: x.ashr(n))
 def _mixed(c: Context, i: Decoded) -> None:
     access = VectorAccess(c, i, i.operands[1:])
     values = [_mixed_source(c, i, k) for k in range(3)]
-    total = c.fma(*values)
     if i.mnemonic == "v_fma_mix_f32":
+        with directed(c, F32):
+            total = c.fma(*values)
         access.write(i.operands[0], total)
         return
     # Two roundings: to f32, then to f16.
-    half = total.fptrunc(F16)
-    half = clamp(half) if "clamp" in i.modifiers else half
+    half = c.fma(*values).fptrunc(F16)
     access.write_half(i.operands[0], half, i.mnemonic == "v_fma_mixhi_f16")
 
 

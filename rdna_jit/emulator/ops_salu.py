@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from rdna_jit.emulator import float_mode
 from rdna_jit.emulator.context import (
-    DEFAULT_MODE,
+    CLAMP_AND_IEEE,
     PRIVATE_APERTURE,
     SHARED_APERTURE,
     Context,
@@ -315,43 +316,36 @@ def _mulk(c: Context, i: Decoded) -> None:
     c.write(i.operands[0], c.scalar_source(i.operands[0], I32) * i.simm16)
 
 
-# Hardware registers: number in bits 5:0 of the immediate, offset in 10:6, width - 1 in 15:11
-_MODE, _MEMORY_BASES, _FLAT_SCRATCH = 1, 15, (20, 21)
-
-
-def _register_field(i: Decoded) -> tuple[int, int, int]:
-    """Number, offset and mask (not shifted) of the register field."""
-    spec = i.simm16 & 0xFFFF
-    return spec & 63, spec >> 6 & 31, (2 << (spec >> 11)) - 1
+# Hardware registers
+_MEMORY_BASES, _FLAT_SCRATCH = 15, (20, 21)
 
 
 @op("s_getreg_b32")
 def _getreg(c: Context, i: Decoded) -> None:
-    number, offset, mask = _register_field(i)
-    known = {_MODE: DEFAULT_MODE, _MEMORY_BASES: SHARED_APERTURE << 16 | PRIVATE_APERTURE}
-    if number not in known:
+    number, offset, mask = float_mode.register_field(i)
+    if number == float_mode.MODE_REGISTER:
+        value = CLAMP_AND_IEEE | c.float_mode().bits
+    elif number == _MEMORY_BASES:
+        value = SHARED_APERTURE << 16 | PRIVATE_APERTURE
+    else:
         raise Unsupported(f"reading hardware register {number}")
-    c.write(i.operands[0], c.const(I32.scalar, known[number] >> offset & mask))
+    c.write(i.operands[0], c.const(I32.scalar, value >> offset & mask))
 
 
 @op("s_setreg_b32")
 def _setreg(c: Context, i: Decoded) -> None:
-    number, _, _ = _register_field(i)
+    number, _, _ = float_mode.register_field(i)
     # Prologues of kernels with calls set the scratch base, which addressing here does not use.
     if number not in _FLAT_SCRATCH:
         raise Unsupported(f"writing hardware register {number}")
 
 
-@op("s_setreg_imm32_b32")
-def _setreg_constant(c: Context, i: Decoded) -> None:
-    number, offset, mask = _register_field(i)
-    if number != _MODE or (i.words[1] & mask) != (DEFAULT_MODE >> offset & mask):
-        raise Unsupported(f"writing {i.words[1]:#x} to hardware register {number}")
-
-
-@op("s_round_mode", "s_denorm_mode")
-def _float_mode(c: Context, i: Decoded) -> None:
-    """Only the mode that is in force anyway."""
-    shift = 4 if i.mnemonic == "s_denorm_mode" else 0
-    if (i.simm16 & 0xF) != (DEFAULT_MODE >> shift & 0xF):
-        raise Unsupported(f"{i.mnemonic} {i.simm16 & 0xF}")
+@op("s_setreg_imm32_b32", "s_round_mode", "s_denorm_mode")
+def _set_mode(c: Context, i: Decoded) -> None:
+    """Changes what later instructions are translated to."""
+    if not float_mode.changes_mode(i):
+        raise Unsupported(f"{i.mnemonic} of other bits than rounding and denormals")
+    changed = float_mode.after(i, c.mode)
+    if changed != c.mode and not c.tracks_mode:
+        raise Unsupported("another mode of rounding or denormals")
+    c.mode = changed

@@ -7,6 +7,7 @@ from rdna_jit.emulator.context import Context
 from rdna_jit.emulator.decode import Decoded
 from rdna_jit.emulator.ir import F32, F64, I1, I32, Builder, Type, Value
 from rdna_jit.emulator.registry import op, valu
+from rdna_jit.emulator.rounding import nearest
 from rdna_jit.emulator.vector import DPP, OUTPUT, SDWA, SOURCE_SIGN, VectorAccess
 
 
@@ -19,11 +20,12 @@ def _legacy_fma(b: Builder, x: Value, y: Value, z: Value) -> Value:
     return b.select(x.eq(0.0) | y.eq(0.0), z + 0.0, b.fma(x, y, z))
 
 
-def _fract(b: Builder, x: Value) -> Value:
+def _fract(c: Context, x: Value) -> Value:
     """x - floor(x), kept below 1."""
     below_one = {16: 1 - 2.0**-11, 32: 1 - 2.0**-24, 64: 1 - 2.0**-53}[x.type.bits]
-    part = x - b.unary("floor", x)
-    return b.select(part.fgt(below_one), below_one, part)
+    with nearest(c):
+        part = x - c.unary("floor", x)
+    return c.select(part.fgt(below_one), below_one, part)
 
 
 # f32, two sources
@@ -37,7 +39,7 @@ valu("v_max_f32", F32, (F32, F32), lambda b, x, y: floats.bound(b, "max", x, y))
 valu("v_ldexp_f32", F32, (F32, I32), floats.ldexp)
 valu(
     "v_cndmask_b32", F32, (F32, F32, I1), lambda b, x, y, mask: b.select(mask, y, x),
-    modifiers=SOURCE_SIGN | SDWA | DPP,
+    moves=True, modifiers=SOURCE_SIGN | SDWA | DPP,
 )  # fmt: skip
 
 # Fused multiply-add. fmac reads its destination; fmaak and fmamk print all three sources.

@@ -22,6 +22,7 @@ from typing import Any, Literal
 from rdna_jit.emulator.context import Context, Unsupported
 from rdna_jit.emulator.decode import Decoded
 from rdna_jit.emulator.ir import I1, I16, Type, Value
+from rdna_jit.emulator.rounding import directed
 from rdna_jit.emulator.vector import (
     DPP,
     OP_SEL,
@@ -105,6 +106,7 @@ def valu(
     *,
     saturate: Compute | None = None,
     accumulate: bool = False,
+    moves: bool = False,
     modifiers: Iterable[str] | None = None,
 ) -> None:
     """A vector row.
@@ -113,6 +115,7 @@ def valu(
     sources     I1 reads a lane mask; 64-bit types read register pairs
     saturate    the operation under clamp, for integer results (float results clamp themselves)
     accumulate  the old destination is passed as a last source
+    moves       floats are moved, not computed with
     modifiers   instead of those that the types imply
     """
     if modifiers is None:
@@ -123,12 +126,14 @@ def valu(
         if len(i.operands) != count + 1:
             raise Unsupported(f"{i.mnemonic} with {len(i.operands)} operands")
         destination = i.operands[0]
-        access = VectorAccess(c, i, i.operands[1:])
+        access = VectorAccess(c, i, i.operands[1:], moves=moves)
         values = [access.source(k, type) for k, type in enumerate(sources)]
         if accumulate:
             values.append(access.destination(destination, result))
         saturating = saturate if "clamp" in i.modifiers else None
-        access.write(destination, c.apply(saturating or compute, values))
+        with directed(c, result):
+            computed = c.apply(saturating or compute, values)
+        access.write(destination, computed)
 
     op(mnemonic, modifiers=modifiers)(handler)
 
@@ -168,9 +173,11 @@ def packed(
         access = VectorAccess(c, i, i.operands[1:])
         values = [access.packed(k, lane) for k in range(count)]
         if accumulate:
-            values.append(c.vgpr(i.operands[0].index).bitcast(lane))
+            values.append(access.packed_destination(lane))
         saturating = saturate if "clamp" in i.modifiers else None
-        access.write(i.operands[0], c.apply(saturating or compute, values))
+        with directed(c, lane):
+            computed = c.apply(saturating or compute, values)
+        access.write(i.operands[0], computed)
 
     op(mnemonic, modifiers=modifiers | DPP if accumulate else modifiers)(handler)
 

@@ -22,6 +22,7 @@ from rdna_jit.emulator.floats import (
     power_of_two,
 )
 from rdna_jit.emulator.ir import F16, F32, F64, I32, I64, WAVE, Value
+from rdna_jit.emulator.rounding import nearest
 
 _LN2 = math.log(2.0)
 _EXP2 = [_LN2**n / math.factorial(n) for n in range(9)]
@@ -94,7 +95,9 @@ def _perturbed(f: Callable[[Context, Value], Value]) -> Callable[[Context, Value
     """f32 in and out, moved by the ulp that the options ask for where it is normal."""
 
     def g(c: Context, x: Value) -> Value:
-        result, mode = f(c, x), c.options.transcendental
+        with nearest(c):
+            result = f(c, x)
+        mode = c.options.transcendental
         if mode == "exact":
             return result
         if mode == "hash":
@@ -120,7 +123,12 @@ sqrt = _perturbed(lambda c, x: c.unary("sqrt", x))
 
 def half(f: Callable[[Context, Value], Value]) -> Callable[[Context, Value], Value]:
     """The f16 form of an f32 function."""
-    return lambda c, x: f(c, x.fpext(F32)).fptrunc(F16)
+
+    def g(c: Context, x: Value) -> Value:
+        with nearest(c):
+            return f(c, x.fpext(F32)).fptrunc(F16)
+
+    return g
 
 
 # 2/pi to 1201 bits after the point, in words from the top; what follows is zero.

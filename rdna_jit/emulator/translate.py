@@ -17,6 +17,7 @@ from rdna_jit.emulator import layout, registry
 from rdna_jit.emulator.classes import classify
 from rdna_jit.emulator.context import Options, Unsupported
 from rdna_jit.emulator.decode import EXEC, Decoded
+from rdna_jit.emulator.float_mode import DEFAULT, FloatMode, float_modes
 from rdna_jit.emulator.ir import I32, I64, Value
 from rdna_jit.emulator.operations import Operation, Outliner
 from rdna_jit.emulator.wave import HELPERS, Site, Wave, attributes
@@ -51,6 +52,8 @@ def translate(
     *,
     functions: Sequence[int] = (),
     options: Options | None = None,
+    float_mode: FloatMode = DEFAULT,
+    vgpr_count: int = 256,
     profile: bool = False,
     inline_memory: bool = True,
     vector_exec: bool = False,
@@ -60,6 +63,7 @@ def translate(
     """Translate the kernel at `entry`.
 
     `code` holds its instructions and those of every function at `functions` that it may call.
+    `float_mode` is the mode at its start, and `vgpr_count` the registers that a wave has.
     A profiling translation also counts active lanes and waits for loads. `out_of_line` makes the
     vector and memory instructions calls of operations (see operations.py); for the other options
     see `Wave`. They change speed, not results.
@@ -72,7 +76,8 @@ def translate(
         inline_lines=inline_lines,
     )
     outliner = Outliner(options, vector_exec=vector_exec) if out_of_line else None
-    return _Translator(code, entry, functions, wave, outliner).run()
+    wave.vgpr_count = vgpr_count
+    return _Translator(code, entry, functions, wave, outliner, float_mode).run()
 
 
 class _Translator:
@@ -83,6 +88,7 @@ class _Translator:
         functions: Sequence[int],
         wave: Wave,
         outliner: Outliner | None,
+        float_mode: FloatMode,
     ) -> None:
         self.code = sorted(code, key=lambda i: i.address)
         self.entry = entry
@@ -95,6 +101,9 @@ class _Translator:
         self.lanes_due = 0
         self.jump_targets = {f for f in functions if f in self.known}
         self.leaders = self._find_leaders()
+        starts = {entry, *functions}
+        self.modes = float_modes(self.code, starts, float_mode)
+        wave.tracks_mode = True
 
     def _find_leaders(self) -> set[int]:
         leaders = {self.entry} | self.jump_targets
@@ -157,6 +166,7 @@ class _Translator:
         self.lanes_due += counters[0] == "valu"
         if _writes_exec(i) or i.end in self.leaders:
             self._end_block()
+        c.mode = self.modes[i.address]
         mark = len(c.lines), c.current
         try:
             if self.outliner is not None and Outliner.takes(i):

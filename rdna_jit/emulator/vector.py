@@ -18,6 +18,7 @@ from rdna_jit.emulator.context import (
     packed_constant_bits,
 )
 from rdna_jit.emulator.decode import Decoded, Operand
+from rdna_jit.emulator.floats import flush_subnormal
 from rdna_jit.emulator.ir import I1, I8, I16, I32, WAVE, Type, Value
 
 # The modifiers that this file consumes, by what carries them.
@@ -40,7 +41,11 @@ _FIELDS = {
 class VectorAccess:
     """The sources, write mask and destination of one vector instruction."""
 
-    def __init__(self, c: Context, i: Decoded, sources: Sequence[Operand]) -> None:
+    def __init__(
+        self, c: Context, i: Decoded, sources: Sequence[Operand], *, moves: bool = False
+    ) -> None:
+        """`moves`: floats go through as they are, so that denormal modes do not apply."""
+        self.moves = moves
         self.c = c
         self.i = i
         self.sources = sources
@@ -64,7 +69,22 @@ class VectorAccess:
             bits = self._moved if type.bits == 32 else self._moved.trunc(I16)
         else:
             bits = self.c.raw(operand, type, self._signed)
-        return apply_sign(bits.bitcast(type), operand)
+        return self._input(apply_sign(bits.bitcast(type), operand))
+
+    def _input(self, value: Value) -> Value:
+        """A source as the denormal mode lets it in."""
+        type = value.type
+        if self.moves or not type.is_float or not self.c.float_mode().flushes_inputs(type):
+            return value
+        return flush_subnormal(self.c, value)
+
+    def _output(self, value: Value) -> Value:
+        type = value.type
+        if self.moves or not type.is_float:
+            return value
+        if self.c.float_mode().flushes_results(type):
+            value = flush_subnormal(self.c, value)
+        return clamp(value) if "clamp" in self.i.modifiers else value
 
     def packed(self, k: int, type: Type) -> Value:
         """Source k as 64 values of a 16-bit type: low and high half of each lane in turn."""
@@ -79,7 +99,7 @@ class VectorAccess:
         signs = 0x8000 * bit(self.i, "neg_lo", k) | 0x80000000 * bit(self.i, "neg_hi", k)
         if signs:
             bits = bits ^ signs
-        return bits.bitcast(type)
+        return self._input(bits.bitcast(type))
 
     def packed_bits(self, k: int) -> Value:
         """Source k of a packed instruction as plain 32 bits per lane."""
@@ -96,7 +116,11 @@ class VectorAccess:
 
     def destination(self, operand: Operand, type: Type) -> Value:
         """The old value of the destination, for instructions that accumulate into it."""
-        return self.c.raw(operand, type).bitcast(type)
+        return self._input(self.c.raw(operand, type).bitcast(type))
+
+    def packed_destination(self, type: Type) -> Value:
+        """The old destination as 64 values."""
+        return self._input(self.c.vgpr(self.i.operands[0].index).bitcast(type))
 
     def _high_half(self, operand: Operand, type: Type) -> Value:
         if operand.is_constant:
@@ -152,12 +176,11 @@ class VectorAccess:
         if value.type is I1:
             c.set_lane_mask(operand.index, value & self.mask)
             return
-        if value.type.is_float and "clamp" in self.i.modifiers:
-            value = clamp(value)
+        value = self._output(value)
         if self.i.encoding == "sdwa":
             self._write_sdwa(operand, value)
         elif value.type.bits == 16 and value.type.lanes == WAVE:
-            self.write_half(operand, value, bit(self.i, "op_sel", len(self.sources)))
+            self._merge_half(operand, value, bit(self.i, "op_sel", len(self.sources)))
         elif value.type.lanes == 2 * WAVE:
             c.write(operand, value.bitcast(I32), self.mask)
         else:
@@ -165,6 +188,9 @@ class VectorAccess:
 
     def write_half(self, operand: Operand, value: Value, high: int) -> None:
         """Write one 16-bit half; the other half keeps its bits."""
+        self._merge_half(operand, self._output(value), high)
+
+    def _merge_half(self, operand: Operand, value: Value, high: int) -> None:
         old, bits = self.c.vgpr(operand.index), value.bits.zext(I32)
         merged = (old & 0xFFFF) | (bits << 16) if high else (old & 0xFFFF0000) | bits
         self.c.set_vgpr(operand.index, merged, self.mask)

@@ -125,6 +125,8 @@ class Wave(Context):
 
     # Operations out of line
     def apply(self, compute: Callable[..., Value], values: Sequence[Value]) -> Value:
+        if self.directed:
+            return compute(self, *values)
         key = (compute, *(v.type for v in values))
         if key not in self._outlined:
             self._outlined[key] = self._outline(compute, [v.type for v in values])

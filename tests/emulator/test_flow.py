@@ -148,7 +148,7 @@ def test_the_first_faulting_workgroup_is_reported_whatever_the_threads() -> None
 
 def test_unsupported_instructions_fault_only_when_executed() -> None:
     source = """KERNEL(32) k(u32* out, int n) { out[lane_x()] = 1;
-      if (n) asm volatile("s_setreg_imm32_b32 hwreg(1, 0, 4), 3"); out[lane_x()] += 1; }"""
+      if (n) asm volatile("s_setreg_imm32_b32 hwreg(2, 0, 4), 3"); out[lane_x()] += 1; }"""
     out = np.zeros(32, np.uint32)
     harness.run(source, out, 0)
     assert (out == 2).all()
