@@ -121,6 +121,7 @@ def find_declared(name: str) -> KernelSpec:
 def declared_kernels() -> dict[str, KernelSpec]:
     """Every kernel that the package declares, those of its ops included."""
     from rdna_jit import ops, spec
+    from rdna_jit.tools import probe_questions  # noqa: F401 (declares the probe's kernels)
 
     for family in ops._FAMILIES:
         importlib.import_module(f"rdna_jit.ops.{family}")

@@ -116,8 +116,8 @@ def _profile(arguments: argparse.Namespace) -> int:
         print(json.dumps(measured.to_dict()))
         return 0
     print(f"{kernel.signature}\n{measured}")
-    if arguments.hot:
-        print(measured.hot(arguments.hot))
+    for spot in measured.hot(arguments.hot) if arguments.hot else ():
+        print(f"{spot.share:>7.1%} {spot.count:>12,}  {spot.text:<56} {spot.source}".rstrip())
     return 0
 
 
