@@ -51,8 +51,13 @@ def bound(b: Builder, kind: Bound, x: Value, y: Value) -> Value:
     of two quiet NaNs x wins. -0 is less than +0.
     """
     p, q = x.bits, y.bits
-    r = _total_order(b.minmax(f"s{kind}", _total_order(p), _total_order(q)))
-    r = b.select(_is_nan(p), q, r)
+    if p.type.bits == 16:
+        r = _total_order(b.minmax(f"s{kind}", _total_order(p), _total_order(q)))
+        r = b.select(_is_nan(p), q, r)
+    else:
+        # One native instruction, which gives y for NaN in either and for equal zeros.
+        r = b.select(x.flt(y) if kind == "min" else x.fgt(y), x, y).bits
+        r = b.select(x.eq(y), p | q if kind == "min" else p & q, r)
     r = b.select(_is_nan(q), p, r)
     quiet = _quiet_bit(p.type.bits)
     r = b.select(_is_signalling(q), q | quiet, r)
