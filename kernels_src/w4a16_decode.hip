@@ -115,12 +115,7 @@ DEVICE void load_step(Step& s, GlobalBytes words, GlobalBytes zeros, GlobalBytes
   launder_lane(lane.word);
   launder_lane(lane.zero);
   launder_lane(lane.scale);
-#pragma unroll
-  for (int r = 0; r < STEP_ROWS; ++r) {
-    words = launder_base(words);
-    load<u32, COLS>(words, lane.word, s.words[r]);
-    words += W_STRIDE * 4;
-  }
+  // Zeros first: loads return in order, so the first word is decoded when it arrives.
   constexpr u64 Z_BYTES = ZEROS == 1 ? 4 : 1;
   const u64 group = GROUP < STEP_K ? step * STEP_GROUPS : step / (GROUP / STEP_K);
   zeros += group * (Z_STRIDE * Z_BYTES);
@@ -133,6 +128,12 @@ DEVICE void load_step(Step& s, GlobalBytes words, GlobalBytes zeros, GlobalBytes
     load_zeros(zeros, lane.zero, s.zeros[g]);
     scales += S_STRIDE * 2;
     zeros += Z_STRIDE * Z_BYTES;
+  }
+#pragma unroll
+  for (int r = 0; r < STEP_ROWS; ++r) {
+    words = launder_base(words);
+    load<u32, COLS>(words, lane.word, s.words[r]);
+    words += W_STRIDE * 4;
   }
 }
 
