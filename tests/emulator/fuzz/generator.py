@@ -240,17 +240,18 @@ TOTAL_WORDS = sum(POOL[of] * WORDS[of] for of in POOL)
 
 
 def initial(seed: int) -> np.ndarray:
-    """The input words: five per work-item."""
+    """The input words: one per work-item for each u32 variable, and a row of zeros."""
     source = np.random.default_rng(seed)
-    words = source.integers(0, 2**32, (POOL["u32"], ITEMS), dtype=np.uint32)
+    words = source.integers(0, 2**32, (POOL["u32"] + 1, ITEMS), dtype=np.uint32)
     words[0] = np.arange(ITEMS)
     words[1] &= 0xFF
+    words[-1] = 0
     return words
 
 
 def source_text(program: Program) -> str:
     """The HIP source of a program."""
-    declare, store, at = [], [], 0
+    declare, store, at = [f"u32 zero = in[{POOL['u32'] * ITEMS}u + g];"], [], 0
     for k, name in enumerate(names("u32")):
         declare.append(f"u32 {name} = in[{k * ITEMS}u + g];")
     for of in ("u64", "f32", "f64", "f16"):
@@ -279,7 +280,7 @@ def _start(of: str, k: int) -> str:
 
 def evaluate(program: Program, words: np.ndarray) -> np.ndarray:
     """The output words that the program must store, of shape (items, words)."""
-    v: Variables = dict(zip(names("u32"), (row.copy() for row in words), strict=True))
+    v: Variables = dict(zip(names("u32"), (row.copy() for row in words[:-1]), strict=True))
     for k, name in enumerate(names("u64")):
         v[name] = v[f"u32_{k + 1}"].astype(np.uint64) << np.uint64(32) \
             | v[f"u32_{k + 2}"].astype(np.uint64)

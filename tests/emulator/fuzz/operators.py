@@ -72,9 +72,11 @@ for _t, _width in (("u32", 32), ("u64", 64)):
     operator(f"{_t} <- {_t} u32", f"({_t})(({_s}){{0}} >> ({{1}} & {_width - 1}u))",
              lambda a, n, w=_width, of=_of: _unsigned(
                  _signed(a) >> _signed(_shift(n, w, of))))
-    operator(f"{_t} <- {_t} {_t}", f"({{0}} / ({{1}} | ({_t})1))",
+    # NOTE: `zero` is loaded, so that the compiler knows nothing of the dividend. LLVM 15 divides a
+    # sign-extended narrow dividend through floats as if it were a small positive number.
+    operator(f"{_t} <- {_t} {_t}", f"(({{0}} + zero) / ({{1}} | ({_t})1))",
              lambda a, b, of=_of: a // (b | of(1)))
-    operator(f"{_t} <- {_t} {_t}", f"({{0}} % ({{1}} | ({_t})1))",
+    operator(f"{_t} <- {_t} {_t}", f"(({{0}} + zero) % ({{1}} | ({_t})1))",
              lambda a, b, of=_of: a % (b | of(1)))
     operator(f"{_t} <- {_t} {_t}", "({0} < {1} ? {0} : {1})", np.minimum)
     operator(f"{_t} <- {_t} {_t}", f"(({_s}){{0}} > ({_s}){{1}} ? {{0}} : {{1}})",
@@ -96,7 +98,7 @@ operator("u32 <- u32", "(u32)(int)(signed char){0}",
          lambda a: a.astype(np.int8).astype(np.int32).view(np.uint32))
 operator("u32 <- u32", "(u32)(int)(short){0}",
          lambda a: a.astype(np.int16).astype(np.int32).view(np.uint32))
-operator("u32 <- u32 u32", "(u32)(unsigned short)((unsigned short){0} * (unsigned short){1})",
+operator("u32 <- u32 u32", "(u32)(unsigned short)((u32)(unsigned short){0} * (unsigned short){1})",
          lambda a, b: (a * b & np.uint32(0xFFFF)))
 
 # Bits.
@@ -152,7 +154,7 @@ def _quiet(host: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
 for _t in ("f16", "f32", "f64"):
     for _symbol, _ufunc in (("+", np.add), ("-", np.subtract), ("*", np.multiply)):
         operator(f"{_t} <- {_t} {_t}", f"({{0}} {_symbol} {{1}})", _quiet(_ufunc))
-    operator(f"{_t} <- {_t}", "(-{0})", np.negative)
+    operator(f"{_t} <- {_t}", "(-({0}))", np.negative)
     operator(f"{_t} <- {_t} {_t}", "({0} < {1} ? {0} : {1})",
              _quiet(lambda a, b: np.where(a < b, a, b)))
     operator(f"u32 <- {_t} {_t}", "(u32)({0} < {1})",
