@@ -2,8 +2,8 @@
 
 Per number of tokens one line for each stage and one for both: vector instructions per 32
 slot-weights (one weight of one live slot) over the whole kernel, registers and spills, bytes of
-weights per lane and load, workgroups and waves, bytes requested, weight bytes requested over those
-of the live experts, bytes touched, the model's time for a card over the time that the operands
+weights per lane and load, workgroups and waves, bytes requested, how often each live weight was
+requested (ids and arguments counted in, about 1 %), bytes touched, the model's time for a card over the time that the operands
 need from memory (floor), and the error against float64. Counts are exact for the compiler at
 hand; times are a model's. The default layer is a quarter of Flash-Next's under four-way expert
 parallelism: 16 of 64 experts local, a quarter of the slots live.
@@ -142,8 +142,10 @@ def measure(layer: Layer, tensors: dict[str, torch.Tensor], M: int, card: str) -
         names = (name, f"{name}_scale", f"{name}_zp")
         per_expert = sum(w[n][0].nbytes for n in names if n in w)
         operands = distinct * per_expert + rest.nbytes + live * layer.I * 2
-        # Lanes read weights in 16 bytes, activations too: those are known from the shapes.
-        activations = live * size * 2 / _rows_per_lane(launch.kernel.values)
+        # Known from the shapes: 64 bytes of activations per slot and lane's chunk of 32 codes,
+        # shared by the lane's rows; a scale, and a byte of zeros, per row and chunk.
+        others = live * size * 2 / _rows_per_lane(launch.kernel.values)
+        others += distinct * size / 32 * (3 if f"{name}_zp" in w else 2)
         row = Row(
             M, stage, live, distinct, profile.valu * 32 * 32 / (live * size),
             vgprs=resources.vgprs,
@@ -154,7 +156,7 @@ def measure(layer: Layer, tensors: dict[str, torch.Tensor], M: int, card: str) -
             waves_per_simd=resources.waves_per_simd,
             requested_mb=profile.bytes_loaded / 1e6,
             touched_mb=profile.lines_distinct * 128 / 1e6,
-            weight_reads=(profile.bytes_loaded - activations) / (distinct * per_expert),
+            weight_reads=(profile.bytes_loaded - others) / (distinct * size / 2),
             time_us=profile.time_us,
             floor_us=operands / CARDS[card].read_gbs / 1e3,
             bound_by=profile.bound_by,

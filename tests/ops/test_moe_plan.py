@@ -1,0 +1,164 @@
+"""The choice of the int4 MoE kernels: a pure function of sizes, strides and alignments."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+import rdna_jit
+from rdna_jit import config
+from rdna_jit.dispatch import FallbackError
+from rdna_jit.ops import _moe_int4
+from rdna_jit.ops._moe_int4 import ANY, DOWN, GATE_UP, GROUPED, Matrix, MoeCall, choose
+from rdna_jit.ops.moe import moe_int4_decode
+from rdna_jit.ops.moe_compat import moe_skinny_int4_decode, moe_skinny_int4_decode_v2
+from tests.ops.moe_cases import Case, Shape, errors, poisoned
+
+# H, I on one rank, G, T of layers that people serve, and odd fits.
+LAYERS = [
+    (2560, 640, 128, 10), (2560, 160, 32, 10), (2048, 768, 32, 8), (2048, 384, 32, 8),
+    (2048, 192, 32, 8), (2048, 512, 32, 8), (2048, 128, 32, 8), (3072, 1024, 128, 8),
+    (4096, 512, 32, 6), (4096, 512, 128, 8), (4096, 256, 128, 8), (7168, 2048, 128, 8),
+    (6144, 2560, 128, 8), (2880, 2880, 32, 4), (1536, 96, 32, 1), (1536, 160, 32, 2),
+    (1536, 192, 64, 32), (5120, 1536, 128, 6), (8192, 4096, 128, 2), (2560, 640, 640, 10),
+]  # fmt: skip
+
+
+def call(M: int, H: int, I: int, G: int, T: int, **changes: object) -> MoeCall:  # noqa: E741
+    def matrix(rows: int, K: int) -> Matrix:
+        strides = (rows * K // 2, rows * (K // G), 0)
+        return Matrix(G, False, True, 16, 16, strides, (K // 2, K // G, 0))
+
+    made = MoeCall(
+        M=M, T=T, H=H, I=I, E=64, w1=matrix(2 * I, H), w2=matrix(H, I), id_type="int",
+        id_stride=T, weight_type="float", weight_stride=T, has_map=True, has_residual=False,
+        x_align=16, act_align=16, row_strides=(H, H, H),
+    )  # fmt: skip
+    return replace(made, **changes)
+
+
+@pytest.mark.parametrize("layer", LAYERS, ids=str)
+@pytest.mark.parametrize("M", [1, 2, 3, 8, 9, 16, 40])
+def test_grouped_kernels_cover_the_layer(layer, M):
+    H, I = layer[:2]  # noqa: E741
+    choice = choose(call(M, *layer), "auto")
+    assert choice.kernel == GROUPED and not choice.fallback
+    tokens = 0
+    for first, last, gate_up, down in choice.chunks:
+        assert first == tokens and 0 < last - first <= gate_up.kernel.values["TOKENS"] <= 16
+        one, two = gate_up.kernel.values, down.kernel.values
+        channels = one["PAIRS"] * 32 // one["LANES"] * one["WAVES"]
+        assert (gate_up.grid[0] - 1) * channels < I <= gate_up.grid[0] * channels
+        assert gate_up.grid[1] == (last - first) * layer[3]
+        assert down.grid[0] * two["ROWS"] * 32 // two["LANES"] == H
+        tokens = last
+    assert tokens == M
+
+
+@pytest.mark.parametrize("K", [96, 128, 160, 640, 1536, 2048, 2560, 2880, 4096, 7168])
+def test_lanes_leave_few_idle(K):
+    lanes = _moe_int4.tile_lanes(K)
+    rounds = -(-K // (32 * lanes))
+    assert rounds * lanes * 32 <= 1.06 * K
+
+
+REASONS = [
+    ({"T": 33}, "top-k 33 is above 32"),
+    ({"H": 2568}, "no multiple of 32"),
+    ({"x_align": 8}, "hidden_states are not 16-byte aligned"),
+    ({"act_align": 2}, "workspace is not 16-byte aligned"),
+    ({"E": 1 << 20}, "too many experts"),
+]
+
+
+@pytest.mark.parametrize("changes, reason", REASONS)
+def test_reasons_for_the_plain_kernels(changes, reason):
+    choice = choose(replace(call(2, 2560, 640, 128, 10), **changes), "auto")
+    assert choice.kernel == ANY and reason in choice.fallback
+    taken = [c.kernel for c in choice.candidates if c.taken]
+    assert taken == [ANY] and all(c.reason for c in choice.candidates)
+
+
+@pytest.mark.parametrize("change, reason", [
+    ({"group": 16}, "group size"), ({"dense": False}, "strided"), ({"base_align": 4}, "aligned"),
+])  # fmt: skip
+def test_reasons_in_one_matrix(change, reason):
+    base = call(2, 2560, 640, 128, 10)
+    for name in ("w1", "w2"):
+        choice = choose(replace(base, **{name: getattr(base, name)._replace(**change)}), "v2")
+        assert choice.kernel == ANY and reason in choice.fallback
+
+
+def test_asking_for_the_plain_kernels_is_no_fallback():
+    choice = choose(call(2, 2560, 640, 128, 10), "v1")
+    assert choice.kernel == ANY and not choice.fallback
+
+
+def test_disabled_kernels():
+    case = Case(M=1)
+    with config.scope(disabled_kernels=(GROUPED,)):
+        plan = moe_int4_decode.plan(**case.arguments)
+        assert plan.kernel == ANY and "VLLM_DISABLED_KERNELS" in plan.fallback
+    assert moe_int4_decode.plan(**case.arguments).kernel == GROUPED
+
+
+def test_strict_forbids_the_fallback():
+    case = Case(M=1, shape=Shape(H=40, I=24, G=8))
+    with config.scope(strict=True), pytest.raises(FallbackError, match="no multiple of 32"):
+        moe_int4_decode(**case.arguments)
+
+
+def test_explain_says_which_and_why():
+    text = str(rdna_jit.explain(moe_int4_decode, **Case(M=40).arguments))
+    assert "runs moe_int4_grouped[TOKENS=16" in text and "moe_int4_down: grid" in text
+    assert "40 tokens run in 3 chunks of at most 16" in text
+
+
+@pytest.mark.parametrize("switch, kernel", [(False, ANY), (True, GROUPED)])
+def test_fork_named_entry_points(switch, kernel):
+    case = Case(M=1, with_residual=True)
+    given = dict(case.tensors)
+    table, residual = given.pop("expert_map"), given.pop("residual")
+    act, out = poisoned(1, 4, 64), poisoned(1, 256)
+    with config.scope(moe_v2=switch):
+        moe_skinny_int4_decode(*given.values(), act, out, 32, table, residual)
+    assert rdna_jit.dispatch_log()[-1].kernel == kernel
+    assert errors(out, case.expected)[0] <= 5e-4
+    again = poisoned(1, 256)
+    moe_skinny_int4_decode_v2(*given.values(), act, again, 32, table, residual)
+    assert rdna_jit.dispatch_log()[-1].kernel == GROUPED
+    assert errors(again, case.expected)[0] <= 5e-4
+
+
+def test_registered_with_torch():
+    case = Case(M=3)
+    direct = moe_int4_decode(**case.arguments)
+    assert torch.equal(torch.ops.rdna_jit.moe_int4_decode(**case.arguments), direct)
+    out = poisoned(3, 256)
+    torch.ops.rdna_jit.moe_int4_decode.out(**case.arguments, out=out)
+    assert torch.equal(out, direct)
+
+
+@pytest.mark.parametrize("M", [1, 8])
+@pytest.mark.parametrize("arch", ["gfx1030", "gfx1010"])
+def test_flash_next_kernels_do_not_spill(M, arch):
+    choice = choose(call(M, 2560, 640, 128, 10), "auto")
+    for launch, spec in zip(choice.chunks[0][2:], (GATE_UP, DOWN), strict=True):
+        resources = spec.specialise(arch, **launch.kernel.values).resources
+        assert resources.vgpr_spills == resources.sgpr_spills == resources.scratch_bytes == 0
+        assert resources.wavefront_size == 32
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("layer", LAYERS, ids=str)
+@pytest.mark.parametrize("asymmetric", [False, True])
+def test_no_layer_spills(layer, asymmetric):
+    for M in (1, 2, 4, 8, 16):
+        base = call(M, *layer)
+        zeros = {name: getattr(base, name)._replace(has_zeros=asymmetric) for name in ("w1", "w2")}
+        choice = choose(replace(base, **zeros), "auto")
+        for launch, spec in zip(choice.chunks[0][2:], (GATE_UP, DOWN), strict=True):
+            resources = spec.specialise("gfx1030", **launch.kernel.values).resources
+            assert resources.vgpr_spills == resources.sgpr_spills == 0, (M, spec.name)
