@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 from . import arch as archs
 from . import msgpack
@@ -31,8 +30,7 @@ _KINDS = {
 }
 
 
-@dataclass(frozen=True)
-class Argument:
+class Argument(NamedTuple):
     """One kernel argument.
 
     `kind` is "pointer", "lds_pointer", "value", or for what the runtime fills in
@@ -47,8 +45,7 @@ class Argument:
     address_space: str = ""
 
 
-@dataclass(frozen=True)
-class Resources:
+class Resources(NamedTuple):
     """What one workgroup or wave of a kernel occupies; `waves_per_simd` by registers alone."""
 
     vgprs: int
@@ -61,8 +58,7 @@ class Resources:
     waves_per_simd: int
 
 
-@dataclass(frozen=True)
-class KernelDescriptor:
+class KernelDescriptor(NamedTuple):
     """The 64-byte descriptor that the hardware's packet processor reads.
 
     `entry` is the address of the first instruction; scratch is in bytes per lane.
@@ -79,8 +75,7 @@ class KernelDescriptor:
     properties: int
 
 
-@dataclass(frozen=True)
-class KernelInfo:
+class KernelInfo(NamedTuple):
     """One kernel. `entry` is an address in the code object, `size` the bytes of its code."""
 
     name: str

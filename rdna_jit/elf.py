@@ -5,8 +5,8 @@ from __future__ import annotations
 import mmap
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 SHT_SYMTAB, SHT_RELA, SHT_NOBITS, SHT_DYNSYM = 2, 4, 8, 11
 PT_LOAD, PT_NOTE = 1, 4
@@ -14,8 +14,7 @@ STT_FUNC = 2
 NT_GNU_BUILD_ID = 3
 
 
-@dataclass(frozen=True)
-class Section:
+class Section(NamedTuple):
     name: str
     type: int
     address: int
@@ -24,8 +23,7 @@ class Section:
     link: int
 
 
-@dataclass(frozen=True)
-class Segment:
+class Segment(NamedTuple):
     """A program header; `va` and the sizes are in bytes."""
 
     type: int
@@ -36,16 +34,14 @@ class Segment:
     mem_size: int
 
 
-@dataclass(frozen=True)
-class Symbol:
+class Symbol(NamedTuple):
     name: str
     va: int
     size: int
     type: int
 
 
-@dataclass(frozen=True)
-class Relocation:
+class Relocation(NamedTuple):
     """A dynamic relocation: the 8 bytes at `va` get `symbol`'s address (0: none) + `addend`."""
 
     va: int

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from rdna_jit.code_object import Argument, CodeObject, KernelInfo, Resources
     from rdna_jit.compiler import CompileResult
     from rdna_jit.emulator.profile import Profile
+    from rdna_jit.emulator.trace import Stop
     from rdna_jit.runtime.timing import Timing
     from rdna_jit.spec import KernelSpec
     from rdna_jit.template import Value
@@ -159,10 +160,37 @@ class Kernel:
     ) -> Profile:
         """Run on the emulator with CPU tensors; counters, and the time estimated for `card`."""
         from rdna_jit import runtime
+        from rdna_jit.runtime.emulator import EmulatorLoaded
 
-        target = runtime.emulator_runtime()
-        loaded = self._load(target, 0)
+        loaded = self._load(runtime.emulator_runtime(), 0)
+        assert isinstance(loaded, EmulatorLoaded)
         return loaded.profile(grid, block, args, dynamic_lds, card)
+
+    def trace(
+        self,
+        grid: Extent,
+        block: Extent,
+        *args: object,
+        at: int | str,
+        workgroup: Extent = 0,
+        wave: int | None = 0,
+        hits: int = 1,
+        dynamic_lds: int = 0,
+    ) -> list[Stop]:
+        """Run one workgroup on the emulator until a wave reaches `at`; returns what it holds.
+
+        `at` is an instruction's address in `isa()`, a source line ("axpy.hip:12"), or how an
+        instruction begins ("v_dot2"). The wave (None: any) stops before the instruction, `hits`
+        times, then the launch ends; a list that is shorter says that the workgroup did.
+        """
+        from rdna_jit import runtime
+        from rdna_jit.runtime.emulator import EmulatorLoaded
+
+        loaded = self._load(runtime.emulator_runtime(), 0)
+        assert isinstance(loaded, EmulatorLoaded)
+        return loaded.trace(
+            grid, block, args, dynamic_lds, at=at, workgroup=workgroup, wave=wave, hits=hits
+        )
 
     def time(
         self,

@@ -15,8 +15,8 @@ import os
 import re
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from .config import config
 from .elf import Elf
@@ -65,8 +65,7 @@ def _renew_lock() -> None:
 os.register_at_fork(after_in_child=_renew_lock)
 
 
-@dataclass(frozen=True)
-class Library:
+class Library(NamedTuple):
     """A library that was found; `found_by` names the place of the search order."""
 
     kind: str

@@ -7,7 +7,7 @@ import logging
 import os
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from rdna_jit.cache import lock as locks
@@ -159,7 +159,7 @@ def _resources(code_object: bytes) -> dict[str, dict[str, int]]:
     except RdnaJitError:
         # Not the cache's business: whoever loads the object says what is wrong with it.
         return {}
-    return {name: asdict(kernel.resources) for name, kernel in kernels.items()}
+    return {name: kernel.resources._asdict() for name, kernel in kernels.items()}
 
 
 def _compile_forbidden(key: Key, metadata: dict[str, Any]) -> CompileError:

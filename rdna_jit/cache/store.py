@@ -20,7 +20,7 @@ import re
 import stat
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from rdna_jit.cache import format as entry_format
 from rdna_jit.cache import trust, usage
@@ -60,8 +60,7 @@ publish_step: Callable[[str, str], None] | None = None
 """Called as (step, path) after each step of a publish; the fault tests kill the process there."""
 
 
-@dataclass(frozen=True)
-class EntryFile:
+class EntryFile(NamedTuple):
     """One file of a store as a directory scan sees it. Times are seconds since the epoch."""
 
     kind: str

@@ -11,8 +11,7 @@ import operator
 import re
 import struct
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rdna_jit.errors import ContractError, ContractTypeError
 from rdna_jit.template import without_comments
@@ -63,8 +62,7 @@ _INTEGER_RANGES = {code: _integer_range(code) for code in "bBhHiIqQ"}
 POINTER = "P"
 
 
-@dataclass(frozen=True)
-class Slot:
+class Slot(NamedTuple):
     """One argument: `code` is "P" for a pointer, else the struct code of the value."""
 
     name: str

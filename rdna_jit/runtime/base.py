@@ -5,8 +5,7 @@ from __future__ import annotations
 import operator
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from rdna_jit import arch as archs
 from rdna_jit.errors import ContractError, ContractTypeError
@@ -23,8 +22,7 @@ _GRID_LIMIT = ((1 << 31) - 1, 65535, 65535)
 _MAX_THREADS_PER_DIMENSION = (1 << 32) - 1  # the dispatch packet counts work-items in 32 bits
 
 
-@dataclass(frozen=True)
-class Program:
+class Program(NamedTuple):
     """One kernel of one code object, ready to be loaded: what compiling a Kernel gives."""
 
     name: str
