@@ -53,7 +53,8 @@ class Options:
                     rounded), "exact" (one rounding), "gfx11" (terms aligned and cut, as measured
                     on that generation)
     dot2_flush      subnormal accumulators and results of dot2 become zero
-    transcendental  "exact" (nearest), "+1ulp", "-1ulp", or "hash" (one of -1, 0, +1 by operand)
+    transcendental  "exact" (to nearest), or the errors that a promise of 1 ulp allows: "+1ulp"
+                    (rounded up), "-1ulp" (down), "hash" (either, by operand)
     """
 
     dot2: Literal["chain", "exact", "gfx11"] = "chain"

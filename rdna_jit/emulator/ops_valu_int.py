@@ -298,7 +298,7 @@ def _lerp(x: Value, y: Value, z: Value) -> Value:
 valu("v_mov_b32", I32, (I32,), lambda b, x: x)
 
 
-@op("v_nop")
+@op("v_nop", "v_clrexcp", "v_pipeflush")
 def _nop(c: Context, i: Decoded) -> None:
     pass
 

@@ -54,13 +54,13 @@ def _rounded(
 ) -> Value | None:
     if opcode in ("sitofp", "uitofp"):
         wide = operands[0].sitofp(F64) if opcode == "sitofp" else operands[0].uitofp(F64)
-        return _narrowed(c, wide, c.const(wide.type, 0.0), to, rounding)
+        return narrowed(c, wide, c.const(wide.type, 0.0), to, rounding)
     values = [v if v.type.bits == 64 else v.fpext(F64) for v in operands]
     if opcode == "fptrunc":
-        return _narrowed(c, values[0], c.const(values[0].type, 0.0), to, rounding)
+        return narrowed(c, values[0], c.const(values[0].type, 0.0), to, rounding)
     if opcode == "fmul":
         product = values[0] * values[1]  # exact
-        return _narrowed(c, product, c.const(product.type, 0.0), to, rounding)
+        return narrowed(c, product, c.const(product.type, 0.0), to, rounding)
     if opcode == "fma":
         values = [values[0] * values[1], values[2]]
     elif opcode == "fsub":
@@ -73,14 +73,14 @@ def _rounded(
         # An exact zero is negative unless both terms are +0.
         negative = (x.bits | y.bits).bitcast(F64)
         total = c.select(total.eq(0.0), c.select(x.eq(-y), _signed_zero(c, negative), total), total)
-    return _narrowed(c, total, sum_error(x, y, total), to, rounding)
+    return narrowed(c, total, sum_error(x, y, total), to, rounding)
 
 
 def _signed_zero(c: Context, sign: Value) -> Value:
     return c.intrinsic("copysign", sign.type, c.const(sign.type, 0.0), sign)
 
 
-def _narrowed(c: Context, total: Value, lost: Value, to: Type, rounding: Rounding) -> Value:
+def narrowed(c: Context, total: Value, lost: Value, to: Type, rounding: Rounding) -> Value:
     """total + lost in the narrower type `to`."""
     # LLVM may see that this undoes the extension of a source, and keep a signalling NaN.
     result = c.quiet(narrow(c, total, to))

@@ -2,8 +2,8 @@
 
 f32 results are computed in f64 and rounded once, so they are within 0.51 ulp of the true value on
 every CPU. Like the machine's, v_exp_f32 and v_log_f32 see and give zero for subnormals. f16 forms
-go through f32. `Options.transcendental` moves the f32 results by one ulp, to show which kernels
-lean on more accuracy than the machine promises.
+go through f32. The machine promises 1 ulp: `Options.transcendental` rounds up or down instead, to
+show which kernels lean on more.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from rdna_jit.emulator.floats import (
     power_of_two,
 )
 from rdna_jit.emulator.ir import F16, F32, F64, I32, I64, WAVE, Value
-from rdna_jit.emulator.rounding import nearest
+from rdna_jit.emulator.rounding import narrowed, nearest
 
 _LN2 = math.log(2.0)
 _EXP2 = [_LN2**n / math.factorial(n) for n in range(9)]
@@ -48,7 +48,7 @@ def _exp2(c: Context, x: Value) -> Value:
     wide = c.select(wide.compare("ult", -200.0), -200.0, wide)
     whole = c.unary("roundeven", wide)
     result = _polynomial(c, _EXP2, wide - whole) * power_of_two(whole.fptosi(I32))
-    return c.select(x.isnan(), x + x, flush_subnormal(c, result.fptrunc(F32)))
+    return c.select(x.isnan(), x + x, flush_subnormal(c, _single(c, x, result)))
 
 
 def _log2(c: Context, x: Value) -> Value:
@@ -60,7 +60,7 @@ def _log2(c: Context, x: Value) -> Value:
     mantissa = c.select(low, mantissa + mantissa, mantissa)
     exponent = exponent - low.zext(I32)
     s = (mantissa - 1.0) / (mantissa + 1.0)
-    result = (c.fma(s, _polynomial(c, _LOG2, s * s), exponent.sitofp(F64))).fptrunc(F32)
+    result = _single(c, x, c.fma(s, _polynomial(c, _LOG2, s * s), exponent.sitofp(F64)))
     result = c.select(x.eq(math.inf), x, result)
     result = c.select(x.eq(0.0), -math.inf, result)
     invalid = c.const(F32, math.nan)
@@ -77,7 +77,7 @@ def _turns(c: Context, x: Value, quarter: int) -> Value:
     sine, cosine = f * _polynomial(c, _SIN, square), _polynomial(c, _COS, square)
     phase = quarters.fptosi(I32) + quarter
     result = c.select((phase & 1).ne(0), cosine, sine)
-    result = c.select((phase & 2).ne(0), -result, result).fptrunc(F32)
+    result = _single(c, x, c.select((phase & 2).ne(0), -result, result))
     beyond = c.unary("fabs", x).fgt(256.0)
     result = c.select(beyond, float(quarter), result)
     if not quarter:
@@ -87,48 +87,59 @@ def _turns(c: Context, x: Value, quarter: int) -> Value:
     return c.select(infinite, math.nan, c.select(x.isnan(), x + x, result))
 
 
+def _reciprocal(c: Context, x: Value) -> Value:
+    if c.options.transcendental == "exact":
+        return 1.0 / x
+    return _single(c, x, 1.0 / x.fpext(F64))
+
+
+def _root(c: Context, x: Value) -> Value:
+    if c.options.transcendental == "exact":
+        return c.unary("sqrt", x)
+    return _single(c, x, c.unary("sqrt", x.fpext(F64)))
+
+
 def _reciprocal_root(c: Context, x: Value) -> Value:
-    return (1.0 / c.unary("sqrt", x.fpext(F64))).fptrunc(F32)
+    return _single(c, x, 1.0 / c.unary("sqrt", x.fpext(F64)))
 
 
-def _perturbed(f: Callable[[Context, Value], Value]) -> Callable[[Context, Value], Value]:
-    """f32 in and out, moved by the ulp that the options ask for where it is normal."""
+def _single(c: Context, x: Value, wide: Value) -> Value:
+    """f(x) as f32 from f64: to nearest, or as the options ask where that is normal."""
+    result, mode = wide.fptrunc(F32), c.options.transcendental
+    if mode == "exact":
+        return result
+    exact = c.const(F64, 0.0)
+    up, down = (narrowed(c, wide, exact, F32, direction) for direction in ("up", "down"))
+    if mode == "hash":
+        moved = c.select((x.bits * 0x9E3779B1).slt(0), up, down)
+    else:
+        moved = up if mode == "+1ulp" else down
+    magnitude = c.unary("fabs", result)
+    return c.select(magnitude.fgt(1.2e-38) & magnitude.flt(3.4e38), moved, result)
+
+
+def _always_nearest(f: Callable[[Context, Value], Value]) -> Callable[[Context, Value], Value]:
+    """MODE does not change how the function is computed."""
 
     def g(c: Context, x: Value) -> Value:
         with nearest(c):
-            result = f(c, x)
-        mode = c.options.transcendental
-        if mode == "exact":
-            return result
-        if mode == "hash":
-            step = (x.bits * 0x9E3779B1) >> 30
-            step = c.select(step.eq(3), 0, step) - 1
-        else:
-            step = c.const(x.type.integer, 1 if mode == "+1ulp" else -1)
-        magnitude = c.unary("fabs", result)
-        normal = magnitude.fgt(1.2e-38) & magnitude.flt(3.4e38)
-        return c.select(normal, result.bits + step, result.bits).bitcast(F32)
+            return f(c, x)
 
     return g
 
 
-exp2 = _perturbed(_exp2)
-log2 = _perturbed(_log2)
-sin = _perturbed(lambda c, x: _turns(c, x, 0))
-cos = _perturbed(lambda c, x: _turns(c, x, 1))
-rcp = _perturbed(lambda c, x: 1.0 / x)
-rsq = _perturbed(_reciprocal_root)
-sqrt = _perturbed(lambda c, x: c.unary("sqrt", x))
+exp2 = _always_nearest(_exp2)
+log2 = _always_nearest(_log2)
+sin = _always_nearest(lambda c, x: _turns(c, x, 0))
+cos = _always_nearest(lambda c, x: _turns(c, x, 1))
+rcp = _always_nearest(_reciprocal)
+rsq = _always_nearest(_reciprocal_root)
+sqrt = _always_nearest(_root)
 
 
 def half(f: Callable[[Context, Value], Value]) -> Callable[[Context, Value], Value]:
     """The f16 form of an f32 function."""
-
-    def g(c: Context, x: Value) -> Value:
-        with nearest(c):
-            return f(c, x.fpext(F32)).fptrunc(F16)
-
-    return g
+    return _always_nearest(lambda c, x: f(c, x.fpext(F32)).fptrunc(F16))
 
 
 # 2/pi to 1201 bits after the point, in words from the top; what follows is zero.

@@ -103,17 +103,28 @@ def test_dot2_flush_takes_subnormals_for_zero() -> None:
 
 
 @pytest.mark.parametrize("function", ["exp", "log", "rcp", "rsq", "sqrt", "sin", "cos"])
-def test_transcendental_modes_move_by_one_place(function: str) -> None:
+def test_transcendental_modes_round_to_either_side(function: str) -> None:
     x = RNG.uniform(1.1, 9.9, 32).astype(np.float32)
     results = {}
     for mode in ("exact", "+1ulp", "-1ulp", "hash"):
         state = WaveState()
         state.floats(1)[:] = x
         execute(f"v_{function}_f32_e32 v0, v1", state, Options(transcendental=mode))
-        results[mode] = state.vgprs[0].astype(np.int64)
-    exact = results["exact"]
-    assert (results["+1ulp"] - exact == 1).all() and (results["-1ulp"] - exact == -1).all()
-    assert set((results["hash"] - exact).tolist()) == {-1, 0, 1}
+        results[mode] = state.floats(0).copy()
+    up, down, exact = results["+1ulp"], results["-1ulp"], results["exact"]
+    np.testing.assert_array_equal(up, np.nextafter(down, np.float32(np.inf)))
+    assert ((exact == up) | (exact == down)).all() and (exact == up).any() and (exact == down).any()
+    taken_up = results["hash"] == up
+    assert (results["hash"] == np.where(taken_up, up, down)).all() and 0 < taken_up.sum() < 32
+
+
+def test_exact_transcendental_results_stay_in_every_mode() -> None:
+    for mode in ("+1ulp", "-1ulp", "hash"):
+        state = WaveState()
+        state.floats(1)[:] = 4.0
+        for function, result in (("rcp", 0.25), ("sqrt", 2.0), ("exp", 16.0), ("log", 2.0)):
+            execute(f"v_{function}_f32_e32 v0, v1", state, Options(transcendental=mode))
+            assert set(state.floats(0).tolist()) == {result}
 
 
 def test_scalar_rows_set_the_condition() -> None:
