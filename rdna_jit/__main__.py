@@ -13,6 +13,7 @@ COMMANDS = {
     "isa": ("rdna_jit.tools.isa", "the machine code of a kernel, with what it occupies"),
     "run": ("rdna_jit.tools.launch:run", "one launch of a kernel, and what its tensors then hold"),
     "profile": ("rdna_jit.tools.launch:profile", "counts and estimated time of one launch"),
+    "trace": ("rdna_jit.tools.launch:trace", "registers of a wave at an instruction or a line"),
     "probe": ("rdna_jit.tools.probe", "what only a card can answer, held against the emulator"),
     "check": ("rdna_jit.check", "every op against its float64 reference, at a model's shapes"),
     "demo": ("rdna_jit.demo.__main__", "int4 kernels on a real sentence encoder and a MoE layer"),

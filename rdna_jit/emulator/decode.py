@@ -33,10 +33,14 @@ Modifier = int | bool | str | tuple[int, ...]
 class Line(Protocol):
     """What the disassembler yields for one instruction."""
 
-    address: int
-    size: int
-    words: tuple[int, ...]
-    text: str
+    @property
+    def address(self) -> int: ...
+    @property
+    def size(self) -> int: ...
+    @property
+    def words(self) -> tuple[int, ...]: ...
+    @property
+    def text(self) -> str: ...
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ class Variant:
 
     options: Options
     profile: bool
+    stops: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,7 @@ def build(program: Program, variant: Variant, tier: jit.Tier) -> Executable:
         vector_exec=not jit.has_avx512(),
         inline_lines=_INLINE_LINES,
         out_of_line=tier == "quick",
+        stops=variant.stops,
     )
     tables = _tables(translation)
     tables["operations"] = library().provide(translation.operations)

@@ -93,10 +93,10 @@ class Program:
         self._check_geometry(geometry)
         checks, modes = current_checks(), current_modes()
         variant = Variant(modes.options, profile)
-        launch = self._prepare(geometry, kernarg, buffers, checks, modes, variant)
+        launch = self.prepare(geometry, kernarg, buffers, checks, modes, variant)
         counts = self._schedule(variant).run(launch, modes)
         if launch.fault is not None:
-            raise to_error(launch.fault, self._place(launch), launch.table, grid, launch.lds_buffer)
+            raise to_error(launch.fault, self.place(launch), launch.table, grid, launch.lds_buffer)
         return self._stats(launch, counts, profile)
 
     def _check_geometry(self, geometry: Geometry) -> None:
@@ -108,7 +108,7 @@ class Program:
                 name="block",
             )
 
-    def _prepare(
+    def prepare(
         self,
         geometry: Geometry,
         kernarg: bytes,
@@ -117,6 +117,7 @@ class Program:
         modes: Modes,
         variant: Variant,
     ) -> Launch:
+        """A launch with its memory set up, not yet running."""
         arguments = launch_state.argument_block(self.info, kernarg, geometry)
         packet = bytearray(launch_state.dispatch_packet(geometry))
         return Launch(
@@ -187,7 +188,7 @@ class Program:
         place = self.code_object.source_lines.get(pc)
         return "" if place is None else str(place)
 
-    def _place(self, launch: Launch) -> Place:
+    def place(self, launch: Launch) -> Place:
         executable = launch.executable
         return Place(
             self.info.name,

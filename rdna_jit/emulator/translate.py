@@ -10,7 +10,7 @@ as is static, so that all other counters are products.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from rdna_jit.emulator import layout, registry
@@ -59,6 +59,7 @@ def translate(
     vector_exec: bool = False,
     inline_lines: int = 1 << 30,
     out_of_line: bool = False,
+    stops: Collection[int] = (),
 ) -> Translation:
     """Translate the kernel at `entry`.
 
@@ -66,7 +67,8 @@ def translate(
     `float_mode` is the mode at its start, and `vgpr_count` the registers that a wave has.
     A profiling translation also counts active lanes and waits for loads. `out_of_line` makes the
     vector and memory instructions calls of operations (see operations.py); for the other options
-    see `Wave`. They change speed, not results.
+    see `Wave`. They change speed, not results. At the addresses in `stops` a wave leaves as at a
+    barrier, before the instruction; its resume point is then `stop_point(address)`.
     """
     wave = Wave(
         options,
@@ -77,7 +79,12 @@ def translate(
     )
     outliner = Outliner(options, vector_exec=vector_exec) if out_of_line else None
     wave.vgpr_count = vgpr_count
-    return _Translator(code, entry, functions, wave, outliner, float_mode).run()
+    return _Translator(code, entry, functions, wave, outliner, float_mode, stops).run()
+
+
+def stop_point(address: int) -> int:
+    """The resume point of a stop: an address at which no instruction can be."""
+    return address | 1
 
 
 class _Translator:
@@ -89,13 +96,15 @@ class _Translator:
         wave: Wave,
         outliner: Outliner | None,
         float_mode: FloatMode,
+        stops: Collection[int],
     ) -> None:
         self.code = sorted(code, key=lambda i: i.address)
         self.entry = entry
         self.wave = wave
         self.outliner = outliner
         self.addresses = [i.address for i in self.code]
-        self.known = frozenset(self.addresses)
+        self.stops = frozenset(stops).intersection(self.addresses)
+        self.known = frozenset(self.addresses) | {stop_point(a) for a in self.stops}
         self.blocks: list[Block] = []
         self.unsupported: dict[int, str] = {}
         self.lanes_due = 0
@@ -106,7 +115,7 @@ class _Translator:
         wave.tracks_mode = True
 
     def _find_leaders(self) -> set[int]:
-        leaders = {self.entry} | self.jump_targets
+        leaders = {self.entry} | self.jump_targets | self.stops
         for i in self.code:
             if i.mnemonic.startswith(("s_cbranch", "s_branch", "s_call")):
                 leaders |= {i.branch_target, i.end}
@@ -147,6 +156,9 @@ class _Translator:
         c.label(c.code_label(i.address))
         self._bump(len(self.blocks), 1)
         self.blocks.append(Block(i.address))
+        if i.address in self.stops:
+            c.suspend(stop_point(i.address))
+            c.label(c.code_label(stop_point(i.address)))
 
     def _bump(self, index: int, amount: int | Value) -> None:
         c = self.wave

@@ -139,7 +139,7 @@ class Worker:
         waves = geometry.waves
         self._run = run_function()
         self._lds = Aligned(launch.lds_bytes)
-        self._states = Aligned(waves * ctypes.sizeof(layout.State))
+        self.states = Aligned(waves * ctypes.sizeof(layout.State))
         wave_scratch = launch_state.scratch_bytes_per_wave(info)
         self._scratch = Aligned(waves * wave_scratch)
         self.counts = (ctypes.c_int64 * (2 * len(executable.blocks)))()
@@ -170,11 +170,12 @@ class Worker:
             checks=launch.checks,
             load_ns=round(1e3 * model.LOADED_LATENCY_US),
             scalar_ns=round(1e3 * model.SCALAR_LATENCY_US),
+            private_bytes=wave_scratch // layout.WAVE,
             image=launch.image.address,
         )
         self.grid = layout.Grid(
             wave_function=executable.wave_function,
-            states=self._states.address,
+            states=self.states.address,
             vgpr_bytes=128 * executable.vgprs,
             waves=waves,
             x=geometry.grid[0],
@@ -189,6 +190,7 @@ class Worker:
             steps=launch.steps,
             descending=launch.descending,
             one_barrier=bool(launch.checks & layout.CHECK_RACES),
+            scratch=self._scratch.address,
         )
 
     def _own_buffers(self, launch: Launch, executable: Executable) -> list[Buffer]:

@@ -9,11 +9,12 @@ from rdna_jit import arch as archs
 from rdna_jit.device import Device
 from rdna_jit.errors import ContractError
 from rdna_jit.runtime.arguments import Slot
-from rdna_jit.runtime.base import Extent, Loaded, Program, Runtime, check_geometry
+from rdna_jit.runtime.base import Dim3, Extent, Loaded, Program, Runtime, check_geometry
 
 if TYPE_CHECKING:
     from rdna_jit.emulator import Buffer
     from rdna_jit.emulator.profile import Profile
+    from rdna_jit.emulator.trace import Stop
 
 
 class EmulatorRuntime(Runtime):
@@ -73,6 +74,20 @@ class EmulatorLoaded(Loaded):
         stats = self._run(grid, block, args, dynamic_lds, profile=True)
         return Profile.from_launch(stats, card=card)
 
+    def trace(
+        self,
+        grid: Extent,
+        block: Extent,
+        args: tuple[object, ...],
+        dynamic_lds: int,
+        **where: Any,
+    ) -> list[Stop]:
+        """Run one workgroup until a wave has stopped; see `rdna_jit.emulator.trace.trace`."""
+        from rdna_jit.emulator.trace import trace
+
+        bound = self._bind(grid, block, args, dynamic_lds)
+        return trace(self._machine, *bound[:4], dynamic_lds=bound[4], **where)
+
     def _run(
         self,
         grid: Extent,
@@ -81,6 +96,12 @@ class EmulatorLoaded(Loaded):
         dynamic_lds: int,
         profile: bool,
     ) -> Any:
+        return self._machine.launch(*self._bind(grid, block, args, dynamic_lds), profile)
+
+    def _bind(
+        self, grid: Extent, block: Extent, args: tuple[object, ...], dynamic_lds: int
+    ) -> tuple[Dim3, Dim3, bytes, tuple[Buffer, ...], int]:
+        """What the machine needs: grid, block, argument bytes, buffers, dynamic LDS."""
         from rdna_jit.emulator import Buffer
 
         buffers: list[Buffer] = []
@@ -97,9 +118,7 @@ class EmulatorLoaded(Loaded):
 
         packed = self.program.signature.pack(args, address)
         g, b, lds = check_geometry(self.program, grid, block, dynamic_lds)
-        return self._machine.launch(
-            g, b, bytes(packed), tuple(buffers), dynamic_lds=lds, profile=profile
-        )
+        return g, b, bytes(packed), tuple(buffers), lds
 
 
 def view_nbytes(tensor: Any) -> int:

@@ -1,4 +1,4 @@
-"""`python -m rdna_jit run FILE` and `profile FILE`: one launch from the command line."""
+"""`python -m rdna_jit run FILE`, `profile FILE`, `trace FILE`: one launch from the command line."""
 
 from __future__ import annotations
 
@@ -48,6 +48,23 @@ def profile(argv: Sequence[str] | None = None) -> int:
     return command.guarded("profile", arguments, lambda: _profile(arguments))
 
 
+def trace(argv: Sequence[str] | None = None) -> int:
+    """Run one workgroup until a wave reaches a place and print what it holds there."""
+    parser = _parser("trace", "Runs one workgroup on the emulator until a wave reaches a place.")
+    parser.add_argument(
+        "--at",
+        required=True,
+        metavar="PLACE",
+        help="a source line (axpy.hip:12), an address of the listing (0x166c), or how an "
+        "instruction begins (v_dot2)",
+    )
+    parser.add_argument("--workgroup", type=_place, default=(0,), metavar="X[,Y[,Z]]")
+    parser.add_argument("--wave", type=int, default=0, help="of the workgroup (default 0)")
+    parser.add_argument("--hits", type=int, default=1, help="how often it stops (default once)")
+    arguments = parser.parse_args(argv)
+    return command.guarded("trace", arguments, lambda: _trace(arguments))
+
+
 def _parser(name: str, description: str) -> argparse.ArgumentParser:
     parser = command.parser(name, description)
     parser.add_argument(
@@ -63,14 +80,18 @@ def _parser(name: str, description: str) -> argparse.ArgumentParser:
     return parser
 
 
-def _extent(text: str) -> tuple[int, ...]:
+def _extent(text: str, least: int = 1) -> tuple[int, ...]:
     try:
         extents = tuple(int(part) for part in text.split(","))
     except ValueError:
         extents = ()
-    if not 1 <= len(extents) <= 3 or min(extents) < 1:
+    if not 1 <= len(extents) <= 3 or min(extents) < least:
         raise argparse.ArgumentTypeError(f"{text!r}: write 1 to 3 positive numbers, such as 64,4")
     return extents
+
+
+def _place(text: str) -> tuple[int, ...]:
+    return _extent(text, least=0)
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -118,6 +139,29 @@ def _profile(arguments: argparse.Namespace) -> int:
     print(f"{kernel.signature}\n{measured}")
     for spot in measured.hot(arguments.hot) if arguments.hot else ():
         print(f"{spot.share:>7.1%} {spot.count:>12,}  {spot.text:<56} {spot.source}".rstrip())
+    return 0
+
+
+def _trace(arguments: argparse.Namespace) -> int:
+    from rdna_jit.config import config
+
+    at = int(arguments.at, 16) if arguments.at.startswith("0x") else arguments.at
+    with config.scope(backend="emulator"):
+        kernel, launch_arguments = _prepare(arguments, "cpu")
+        stops = kernel.trace(
+            arguments.grid,
+            _block(arguments, kernel),
+            *(a.value for a in launch_arguments),
+            at=at,
+            workgroup=arguments.workgroup,
+            wave=arguments.wave,
+            hits=arguments.hits,
+            dynamic_lds=arguments.lds,
+        )
+    if arguments.json:
+        print(json.dumps([stop.to_dict() for stop in stops]))
+    else:
+        print("\n".join(map(str, stops)) or "the workgroup ended without coming there")
     return 0
 
 

@@ -40,6 +40,20 @@ def test_profile_prints_counters_and_the_hottest_instructions(command, report, a
     assert found["bytes_loaded"] >= 2 * 128 * 4
 
 
+def test_trace_shows_registers(command, report, axpy):
+    arguments = [
+        *GEOMETRY, "--arg", "x=f32[128]:arange", "--arg", "y=f32[128]", "--arg", "a=2",
+        "--arg", "n=128", "--workgroup", "1", "--wave", "1",
+    ]  # fmt: skip
+    status, out, errors = command("trace", axpy, *arguments, "--at", "global_store")
+    assert status == 0, errors
+    assert "workgroup (1, 0, 0), wave 1, hit 1" in out
+    assert "(576 582 588" in out  # 2 * x * 3 from x = 96
+    found = report("trace", axpy, *arguments, "--at", "axpy.hip:5", "--hits", "2")
+    assert [stop["hit"] for stop in found] == [1, 2] and found[0]["exec"] == 0xFFFFFFFF
+    assert command("trace", axpy, *arguments, "--at", "axpy.hip:1")[0] == 1
+
+
 def test_a_declared_kernel_brings_its_block(report):
     found = report(
         "run", "probe_values", "--set", "INSTRUCTION=MAX_F32", "--arg", "a=f32[2]:1.5",
