@@ -120,7 +120,7 @@ def _memory_fault(
     if nearest is None:
         nearest = table.nearest(fault.address)
     if fault.kind == layout.PRIVATE:
-        message = "a generic pointer to private memory is not emulated; keep it in registers or LDS"
+        message = f"{_verb(site)} through a generic pointer crosses a dword of private memory"
     elif fault.kind == layout.MISALIGNED:
         message = f"{_verb(site)} at {fault.address:#x} is not aligned to its size"
     elif nearest is None:

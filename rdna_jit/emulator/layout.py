@@ -75,6 +75,8 @@ class Env(ctypes.Structure):
         ("offsets", ctypes.c_uint32 * WAVE),
         ("load_ns", ctypes.c_int64),
         ("scalar_ns", ctypes.c_int64),
+        ("private", ctypes.c_uint64),
+        ("private_bytes", ctypes.c_int64),
     ]
 
 
@@ -115,6 +117,7 @@ class Grid(ctypes.Structure):
         ("one_barrier", ctypes.c_int64),
         ("waited_ns", ctypes.c_int64),
         ("leading_waits", ctypes.c_int64),
+        ("scratch", ctypes.c_uint64),
     ]
 
 

@@ -9,7 +9,7 @@ else the whole access is one call of the runtime.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rdna_jit.emulator import layout
 from rdna_jit.emulator.context import Unsupported
@@ -225,8 +225,19 @@ def _load_dwords(c: Wave, i: Decoded) -> None:
     count = _DWORDS[i.mnemonic.rsplit("_", 1)[1]]
     data, address, base = _operands(i, 0)
     lanes = global_lanes(c, i, address, base)
-    for k, value in enumerate(load_lanes(c, i, lanes, I32, count, space_of(i))):
+    values: list[Value] = []
+    for part, width in _parts(i, lanes, count):
+        values += load_lanes(c, i, part, I32, width, space_of(i))
+    for k, value in enumerate(values):
         c.set_vgpr(data.index + k, value)
+
+
+def _parts(i: Decoded, lanes: Lanes, count: int) -> list[tuple[Lanes, int]]:
+    """An access of `count` dwords in pieces: generic ones go dword by dword, since they may reach
+    private memory, where a lane's dwords lie apart."""
+    if space_of(i) != "flat":
+        return [(lanes, count)]
+    return [(replace(lanes, plus=lanes.plus + 4 * k), 1) for k in range(count)]
 
 
 @op(*_names(*(f"load_{kind}" for kind in _LOADS)), modifiers=("offset", *_CACHE_BITS))
@@ -273,7 +284,9 @@ def _store_dwords(c: Wave, i: Decoded) -> None:
     count = _DWORDS[i.mnemonic.rsplit("_", 1)[1]]
     data, address, base = _operands(i, 1)
     values = [c.vgpr(data.index + k) for k in range(count)]
-    store_lanes(c, i, global_lanes(c, i, address, base), values, space_of(i))
+    for part, width in _parts(i, global_lanes(c, i, address, base), count):
+        store_lanes(c, i, part, values[:width], space_of(i))
+        del values[:width]
 
 
 @op(

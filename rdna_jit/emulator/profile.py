@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from rdna_jit.emulator import model, report
 from rdna_jit.emulator.cards import Card
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 _WGP_MODE = 1 << 29
 
 
-class HotSpot(NamedTuple):
+@dataclass(frozen=True)
+class HotSpot:
     """One instruction: how often waves executed it, and its share of the issue clocks."""
 
     pc: int
@@ -28,7 +29,8 @@ class HotSpot(NamedTuple):
     share: float
 
 
-class SourceLine(NamedTuple):
+@dataclass(frozen=True)
+class SourceLine:
     """One source line: wave instructions executed for it, and its share of the issue clocks."""
 
     source: str
@@ -36,7 +38,8 @@ class SourceLine(NamedTuple):
     share: float
 
 
-class BlockRow(NamedTuple):
+@dataclass(frozen=True, order=True)
+class BlockRow:
     """One basic block: its address, how often it ran, its instructions, its mean active lanes
     over vector instructions (0 when it has none)."""
 

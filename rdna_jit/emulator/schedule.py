@@ -14,11 +14,13 @@ from collections.abc import Callable
 
 from rdna_jit.emulator.checks import Modes
 from rdna_jit.emulator.executable import Executable
+from rdna_jit.emulator.jit import Tier, has_avx512
 from rdna_jit.emulator.workers import Launch, Worker
 
-# Seconds of the optimised translation per instruction, and the share of run time that it saves.
-_OPTIMISE_SECONDS = 1.2e-3
-_OPTIMISE_GAIN = 0.4
+# Seconds of the optimised translation per instruction, and the share of run time that it saves,
+# with and without AVX-512.
+_OPTIMISE_SECONDS = {True: 1.2e-3, False: 4e-3}
+_OPTIMISE_GAIN = {True: 0.6, False: 0.4}
 # A launch is timed on its first workgroups for so long before it is spread.
 _PROBE_SECONDS = 0.002
 _SPREAD_SECONDS = 0.001
@@ -31,8 +33,8 @@ class Schedule:
 
     def __init__(
         self,
-        cached: Callable[[str], Executable | None],
-        make: Callable[[str], Executable],
+        cached: Callable[[Tier], Executable | None],
+        make: Callable[[Tier], Executable],
         instructions: Callable[[], int],
     ) -> None:
         self._cached = cached
@@ -83,8 +85,8 @@ class Schedule:
         """The executable to go on with, if `rest` seconds are ahead."""
         if executable.tier == "optimised" or modes.tier is not None:
             return executable
-        cost = _OPTIMISE_SECONDS * self._instructions()
-        if (self._quick_seconds + rest) * _OPTIMISE_GAIN < cost:
+        cost = _OPTIMISE_SECONDS[has_avx512()] * self._instructions()
+        if (self._quick_seconds + rest) * _OPTIMISE_GAIN[has_avx512()] < cost:
             return executable
         self._executable = self._cached("optimised") or self._make("optimised")
         return self._executable

@@ -101,6 +101,25 @@ def test_calls_of_device_functions() -> None:
     assert (out == twice(data) * 3 + twice(data + 1) - twice(np.arange(32))).all()
 
 
+def test_generic_pointers_to_private_memory() -> None:
+    source = """
+__device__ __attribute__((noinline)) u64 sum(u64* p, int n) {
+  u64 a = 0; for (int i = 0; i < n; i++) a = a * 3 + p[i]; p[0] = a; return a; }
+KERNEL(64) k(const u64* in, u64* out) { u64 a[10]; int t = lane_x();
+  for (int i = 0; i < 10; i++) a[i] = in[t * 10 + i];
+  u64 s = sum(a, 10 - (t & 3)); out[t] = s + a[0] + sum((u64*)in + t, 2 - 2 * (t & 1)); }"""
+    assert any(m.startswith("flat_load_dwordx2") for m in harness.mnemonics(source))
+    data = np.random.default_rng(5).integers(0, 1 << 40, 640).astype(np.uint64)
+    before, out = data.copy(), np.zeros(64, np.uint64)
+    harness.run(source, data, out, block=64)
+    for t in range(0, 64, 7):
+        s = 0
+        for x in before[t * 10 : t * 10 + 10 - (t & 3)]:
+            s = s * 3 + int(x)
+        other = int(data[t])  # what the second call left there
+        assert int(out[t]) == (2 * s + (0 if t & 1 else other)) % 2**64
+
+
 def test_recursion_with_divergent_depth() -> None:
     source = """
 __device__ __attribute__((noinline)) int fib(int n) { return n < 2 ? n : fib(n - 1) + fib(n - 2); }

@@ -165,7 +165,8 @@ def test_reports() -> None:
 
 WORK = model.Work(
     valu=1_000_000, dot=0, dot_integer=0, packed=0, transcendental=0, quarter_rate=0, fp64=0,
-    salu=100_000, lds=0, lds_cycles=0, bytes_stored=0, lines_requested=100_000, lines_distinct=100_000,
+    salu=100_000, lds=0, lds_cycles=0, bytes_stored=0, lines_requested=100_000,
+    lines_distinct=100_000,
     waited_us=1.0, leading_waits=1, workgroups=720, waves_per_group=8, vgprs=64, lds_bytes=0,
     dual_cu=False,
 )  # fmt: skip

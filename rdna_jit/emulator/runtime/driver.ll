@@ -137,6 +137,11 @@ entry:
   %steps.p = getelementptr %Env, ptr %env, i32 0, i32 7
   %wave.p = getelementptr %Env, ptr %env, i32 0, i32 13
   %state.p = getelementptr %Env, ptr %env, i32 0, i32 17
+  %scratch.p = getelementptr %Grid, ptr %grid, i32 0, i32 17
+  %scratch = load i64, ptr %scratch.p
+  %scratch.bytes.p = getelementptr %Grid, ptr %grid, i32 0, i32 11
+  %scratch.bytes = load i64, ptr %scratch.bytes.p
+  %private.p = getelementptr %Env, ptr %env, i32 0, i32 26
   br label %start
 start:
   %s = phi i64 [ 0, %entry ], [ %s1, %start ]
@@ -169,6 +174,9 @@ go:
   %left.p = getelementptr %State, ptr %state, i32 0, i32 3
   %left = load i64, ptr %left.p
   store i64 %left, ptr %steps.p
+  %scratch.offset = mul i64 %scratch.bytes, %w
+  %private = add i64 %scratch, %scratch.offset
+  store i64 %private, ptr %private.p
   %status = call i32 %function(ptr %state, ptr %env)
   %left.now = load i64, ptr %steps.p
   store i64 %left.now, ptr %left.p

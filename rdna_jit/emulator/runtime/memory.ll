@@ -575,8 +575,9 @@ define i32 @store_at(ptr %env, i32 %exec, i64 %site, i64 %bytes, i1 %lds, i64 %b
 
 ; --------------------------------------------------------------------------- generic addresses
 
-; Turns LDS addresses among env.addresses (top 16 bits: the shared aperture) into host addresses.
-; Private addresses (the other aperture) are refused: fault kind 10.
+; Turns LDS and private addresses among env.addresses (by their top 16 bits) into host addresses.
+; Private memory has the dwords of the 32 lanes next to each other, so one access may not cross a
+; dword: fault kind 10.
 define i32 @flat_resolve(ptr %env, i32 %exec, i64 %site, i64 %bytes) noinline nounwind {
 entry:
   %addresses = getelementptr %Env, ptr %env, i32 0, i32 18
@@ -584,6 +585,10 @@ entry:
   %lds = load i64, ptr %lds.p
   %lds.bytes.p = getelementptr %Env, ptr %env, i32 0, i32 6
   %lds.bytes = load i64, ptr %lds.bytes.p
+  %private.p = getelementptr %Env, ptr %env, i32 0, i32 26
+  %private.base = load i64, ptr %private.p
+  %private.bytes.p = getelementptr %Env, ptr %env, i32 0, i32 27
+  %private.bytes = load i64, ptr %private.bytes.p
   %none = icmp eq i32 %exec, 0
   br i1 %none, label %ok, label %next
 next:
@@ -611,6 +616,25 @@ lane.done:
   %last = icmp eq i32 %rest, 0
   br i1 %last, label %ok, label %next
 private:
+  %private.offset = and i64 %address, 281474976710655
+  %private.end = add i64 %private.offset, %bytes
+  %private.inside = icmp ule i64 %private.end, %private.bytes
+  br i1 %private.inside, label %dword, label %out
+dword:
+  %byte = and i64 %private.offset, 3
+  %byte.end = add i64 %byte, %bytes
+  %one.dword = icmp ule i64 %byte.end, 4
+  br i1 %one.dword, label %swizzle, label %crossing
+swizzle:
+  %dword.index = lshr i64 %private.offset, 2
+  %row = shl i64 %dword.index, 7
+  %column = shl i64 %lane.64, 2
+  %at.0 = add i64 %row, %column
+  %at = add i64 %at.0, %byte
+  %private.host = add i64 %private.base, %at
+  store i64 %private.host, ptr %address.p
+  br label %lane.done
+crossing:
   %f.private = call i32 @fault(ptr %env, i32 10, i64 %site, i32 %lane, i64 %address)
   ret i32 1
 out:

@@ -24,8 +24,9 @@
 ; 13 wave, 14 workgroup, 15 epoch (counts barrier intervals), 16 first epoch of this workgroup,
 ; 17 state of the running wave, 18 lane addresses, 19 split data, 20 packed data,
 ; 21 checks: 1 races, 2 uninitialised; 22 host address of code object address 0; 23 lane offsets,
-; 24 latency of a vector load in ns, 25 of a scalar load once the wave has started
-%Env = type { ptr, i64, ptr, ptr, ptr, ptr, i64, i64, i32, i32, i64, i64, ptr, i64, i64, i64, i64, ptr, [32 x i64], [512 x i8], [512 x i8], i64, i64, [32 x i32], i64, i64 }
+; 24 latency of a vector load in ns, 25 of a scalar load once the wave has started,
+; 26 private memory of the running wave, 27 its bytes per lane
+%Env = type { ptr, i64, ptr, ptr, ptr, ptr, i64, i64, i32, i32, i64, i64, ptr, i64, i64, i64, i64, ptr, [32 x i64], [512 x i8], [512 x i8], i64, i64, [32 x i32], i64, i64, i64, i64 }
 ; Per wave: 0 scalar registers (126 is exec), 1 scc, 2 resume point, 3 steps left, 4 has ended,
 ; 5 latency clock (see below), 6 padding, 7 vector registers
 %State = type { [128 x i32], i32, i32, i64, i64, %Clock, [134 x i64], [256 x <32 x i32>] }
@@ -37,8 +38,9 @@
 ; workgroup, 4 grid x, 5 grid y, 6 user SGPRs, 7 their number, 8 mask of the workgroup ids wanted in
 ; SGPRs, 9 work-item ids [wave][3][32], 10 SGPR of the scratch offset (or -1), 11 scratch bytes per
 ; wave, 12 exec of the last wave, 13 steps per wave, 14 run waves in descending order,
-; 15 insist on one barrier for all waves, 16 sums over waves: ns waited, leading waits
-%Grid = type { ptr, ptr, i64, i64, i64, i64, ptr, i64, i64, ptr, i64, i64, i32, i64, i64, i64, [2 x i64] }
+; 15 insist on one barrier for all waves, 16 sums over waves: ns waited, leading waits;
+; 17 private memory of all waves
+%Grid = type { ptr, ptr, i64, i64, i64, i64, ptr, i64, i64, ptr, i64, i64, i32, i64, i64, i64, [2 x i64], i64 }
 
 declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)
 declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
