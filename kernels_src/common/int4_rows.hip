@@ -239,6 +239,8 @@ DEVICE void dot_rows_of(float (&sums)[MOST][Tile::ALL_ROWS], RowBases<Tile> base
   if constexpr (MOST > 1) bases.keep_in_loop();
 #pragma unroll 1
   for (u32 first = 0; first < Tile::ROUNDS; first += Tile::BLOCK) {
+    // A round on its own is skipped whole; the checks inside then fold away.
+    if (Tile::BLOCK == 1 && !lane.has_chunk(first)) continue;
     RowBlock<Tile> block;
     load_rows<Tile>(block, bases, lane, first);
     multiply_rows<Tile, COUNT>(sums, block, lane, x, first);

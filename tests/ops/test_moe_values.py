@@ -122,6 +122,41 @@ def test_one_group_per_row():
     assert torch.equal(moe_int4_decode(**{**case.arguments, "group_size": -1}), run(case))
 
 
+ODD_FITS = [
+    Shape(H=736, I=96, G=32, T=3),  # one lane per row, blocks of rounds, the last one ragged
+    Shape(H=320, I=160, G=160),  # groups that do not line up with rounds
+    Shape(H=4096, I=64, G=64, E=3),  # 32 lanes per row
+]
+
+
+@pytest.mark.parametrize("shape", ODD_FITS, ids=str)
+def test_odd_fits(shape):
+    case = FULL.with_(shape=Shape(**{**vars(shape), "E_g": shape.E}))
+    assert_close(run(case), case)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("M", [2, 6, 9, 12, 16])
+@pytest.mark.parametrize("shape", ODD_FITS, ids=str)
+def test_odd_fits_of_many_tokens(shape, M):
+    case = FULL.with_(M=M, shape=Shape(**{**vars(shape), "E_g": shape.E}))
+    assert_close(run(case), case)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("M", [1, 3, 8])
+@pytest.mark.parametrize("shape", [
+    Shape(2560, 640, 128, 10, 16, 64), Shape(2048, 768, 32, 8, 4, 16),
+    Shape(2048, 192, 32, 8, 8, 32), Shape(2048, 128, 32, 8, 8, 32), Shape(3072, 1024, 128, 8, 2, 8),
+    Shape(2880, 2880, 32, 4, 2, 8), Shape(7168, 2048, 128, 8, 2, 16),
+    Shape(1536, 160, 32, 32, 4, 8),
+], ids=str)  # fmt: skip
+@pytest.mark.parametrize("routing", ["uniform", "skewed"])
+def test_layers_of_models(shape, M, routing):
+    case = Case(M=M, shape=shape, routing=routing)
+    assert_close(run(case), case)
+
+
 @pytest.mark.parametrize("shape", [
     Shape(H=40, I=24, G=8),  # octets of codes
     Shape(H=36, I=20, G=4, T=3),  # single codes
