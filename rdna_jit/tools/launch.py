@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
@@ -53,6 +54,7 @@ def trace(argv: Sequence[str] | None = None) -> int:
     parser = _parser("trace", "Runs one workgroup on the emulator until a wave reaches a place.")
     parser.add_argument(
         "--at",
+        type=lambda text: int(text, 16) if re.fullmatch("0x[0-9a-fA-F]+", text) else text,
         required=True,
         metavar="PLACE",
         help="a source line (axpy.hip:12), an address of the listing (0x166c), or how an "
@@ -145,14 +147,13 @@ def _profile(arguments: argparse.Namespace) -> int:
 def _trace(arguments: argparse.Namespace) -> int:
     from rdna_jit.config import config
 
-    at = int(arguments.at, 16) if arguments.at.startswith("0x") else arguments.at
     with config.scope(backend="emulator"):
         kernel, launch_arguments = _prepare(arguments, "cpu")
         stops = kernel.trace(
             arguments.grid,
             _block(arguments, kernel),
             *(a.value for a in launch_arguments),
-            at=at,
+            at=arguments.at,
             workgroup=arguments.workgroup,
             wave=arguments.wave,
             hits=arguments.hits,
