@@ -9,8 +9,8 @@ Program                   a kernel of a code object, to be launched on host memo
 
 from rdna_jit.emulator.buffers import Buffer, Registration, register
 from rdna_jit.emulator.checks import checks, modes
-from rdna_jit.emulator.context import Options
 from rdna_jit.emulator.machine import LaunchStats, Program
+from rdna_jit.emulator.options import Options
 from rdna_jit.emulator.profiling import profiling
 
 __all__ = [

@@ -5,15 +5,14 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from types import TracebackType
+from typing import NamedTuple
 
 from rdna_jit.emulator import layout
 from rdna_jit.errors import ContractError
 
 
-@dataclass(frozen=True)
-class Buffer:
+class Buffer(NamedTuple):
     """A range of host memory. `name` is for messages; `initialised=False` marks memory whose
     content counts as unwritten until the kernel writes it (see `checks`)."""
 

@@ -5,19 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field, fields, replace
-from typing import Literal
+from typing import Any, Literal, NamedTuple
 
 from rdna_jit.config import config
-from rdna_jit.emulator.context import Options
+from rdna_jit.emulator.options import Options
 from rdna_jit.errors import ContractError
 
 # A wave that runs longer than this without a limit of its own is taken to hang.
 DEFAULT_STEPS = 1 << 34
 
 
-@dataclass(frozen=True)
-class Checks:
+class Checks(NamedTuple):
     """`races`: two waves touch the same LDS bytes between barriers, or two workgroups write the
     same global bytes; barriers that only some waves reach. `uninitialised`: reads of LDS and of
     output buffers that nobody wrote. `steps`: instructions that one wave may execute."""
@@ -31,17 +29,16 @@ class Checks:
         return self.races or self.uninitialised
 
 
-@dataclass(frozen=True)
-class Modes:
+class Modes(NamedTuple):
     """How the machine runs, apart from what it computes by definition.
 
-    options     the doubtful rules (see `context.Options`)
+    options     the doubtful rules (see `Options`)
     tier        "quick" or "optimised" translation; None: by the amount of work
     threads     host threads; None: all that the process may use
     descending  run the waves of a workgroup in descending order
     """
 
-    options: Options = field(default_factory=Options)
+    options: Options = Options()
     tier: Literal["quick", "optimised"] | None = None
     threads: int | None = None
     descending: bool = False
@@ -92,15 +89,15 @@ def modes(**changes: object) -> Iterator[None]:
     with emulator.modes(dot2="gfx11", transcendental="+1ulp", threads=1): ...
     """
     now = _modes.get()
-    of_options = {f.name for f in fields(Options)}
-    of_modes = {f.name for f in fields(Modes)} - {"options"}
+    of_options = set(Options._fields)
+    of_modes = set(Modes._fields) - {"options"}
     unknown = set(changes) - of_options - of_modes
     if unknown:
         known = ", ".join(sorted(of_options | of_modes))
         raise ContractError(f"no mode {', '.join(sorted(unknown))}; modes are {known}")
-    options = replace(now.options, **{k: v for k, v in changes.items() if k in of_options})  # type: ignore[arg-type]
-    machine = {k: v for k, v in changes.items() if k in of_modes}
-    token = _modes.set(replace(now, options=options, **machine))  # type: ignore[arg-type]
+    chosen: dict[str, Any] = {k: v for k, v in changes.items() if k in of_options}
+    machine: dict[str, Any] = {k: v for k, v in changes.items() if k in of_modes}
+    token = _modes.set(now._replace(options=now.options._replace(**chosen), **machine))
     try:
         yield
     finally:

@@ -8,8 +8,7 @@ so that straight-line code reads each register once. EXEC is SGPR 126, VCC 106, 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
 from rdna_jit.emulator import float_mode
 from rdna_jit.emulator.decode import EXEC, NULL, VCC, Operand
@@ -28,10 +27,8 @@ from rdna_jit.emulator.ir import (
     Value,
     float_bits,
 )  # fmt: skip
-
-# Bits 63:48 of generic addresses that mean LDS or scratch; no host pointer has them.
-SHARED_APERTURE: Final = 0x1000
-PRIVATE_APERTURE: Final = 0x2000
+from rdna_jit.emulator.layout import PRIVATE_APERTURE, SHARED_APERTURE
+from rdna_jit.emulator.options import Options
 
 # MODE above its floating-point bits (see float_mode.py), as compilers set it: DX10_CLAMP, IEEE.
 CLAMP_AND_IEEE: Final = 0x300
@@ -43,23 +40,6 @@ class Unsupported(Exception):
 
 # General scalar registers: s0 .. s105.
 SGPR_COUNT: Final = 106
-
-
-@dataclass(frozen=True)
-class Options:
-    """The rules that only hardware can settle.
-
-    dot2            how v_dot2_f32_f16 adds: "chain" (accumulator + low product, then + high, each
-                    rounded), "exact" (one rounding), "gfx11" (terms aligned and cut, as measured
-                    on that generation)
-    dot2_flush      subnormal accumulators and results of dot2 become zero
-    transcendental  "exact" (to nearest), or the errors that a promise of 1 ulp allows: "+1ulp"
-                    (rounded up), "-1ulp" (down), "hash" (either, by operand)
-    """
-
-    dot2: Literal["chain", "exact", "gfx11"] = "chain"
-    dot2_flush: bool = False
-    transcendental: Literal["exact", "+1ulp", "-1ulp", "hash"] = "exact"
 
 
 class Context(Builder):

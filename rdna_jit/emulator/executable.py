@@ -5,25 +5,23 @@ from __future__ import annotations
 import ctypes
 import json
 import struct
-from dataclasses import asdict, astuple, dataclass
-from typing import TYPE_CHECKING
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rdna_jit.emulator import jit, loader
-from rdna_jit.emulator.context import Options
-from rdna_jit.emulator.float_mode import FloatMode
-from rdna_jit.emulator.operations import library
-from rdna_jit.emulator.translate import Block, Translation, translate
-from rdna_jit.emulator.wave import Site
+from rdna_jit.emulator.library import library
+from rdna_jit.emulator.options import Options
+from rdna_jit.emulator.tables import Block, Site
+
+if TYPE_CHECKING:
+    from rdna_jit.emulator.machine import Program
+    from rdna_jit.emulator.translate import Translation
 
 # Operations longer than this become functions of their own; a call costs about as much to run.
 _INLINE_LINES = 60
 
-if TYPE_CHECKING:
-    from rdna_jit.emulator.machine import Program
 
-
-@dataclass(frozen=True)
-class Variant:
+class Variant(NamedTuple):
     """What a translation depends on besides the code."""
 
     options: Options
@@ -31,30 +29,31 @@ class Variant:
     stops: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True)
 class Executable:
     """Machine code of one kernel and tier, with the tables that explain it."""
 
-    tier: str
-    image: loader.Image
-    sites: list[Site]
-    blocks: list[Block]
-    resume_points: list[int]
-    vgprs: int
-    unsupported: dict[int, str]
-    order_dependent: bool
-
-    @property
-    def wave_function(self) -> int:
-        return self.image.symbols["wave"]
-
-    @property
-    def uses_flat(self) -> bool:
-        return any(site.space == "flat" for site in self.sites)
+    def __init__(self, tier: str, data: bytes, tables: dict[str, Any]) -> None:
+        """`data` is object code; `tables` come from `_tables`, perhaps by way of JSON."""
+        self.tier = tier
+        self._image = loader.Image(data, {**jit.runtime_image().symbols, **library().symbols})
+        self.wave_function = self._image.symbols["wave"]
+        self.sites = [Site(*row) for row in tables["sites"]]
+        self.blocks = [Block(*row) for row in tables["blocks"]]
+        self.resume_points: list[int] = tables["resume_points"]
+        self.vgprs: int = tables["vgprs"]
+        self.unsupported: dict[int, str] = {int(k): v for k, v in tables["unsupported"].items()}
+        self.order_dependent: bool = tables["order_dependent"]
+        self.instructions = sum(block.instructions for block in self.blocks)
+        self.uses_flat = any(site.space == "flat" for site in self.sites)
 
 
 def build(program: Program, variant: Variant, tier: jit.Tier) -> Executable:
     """Translate and compile, and leave the result in the cache."""
+    # Here and not above: a kernel from the cache needs none of them.
+    from rdna_jit.emulator.float_mode import FloatMode
+    from rdna_jit.emulator.operations import module
+    from rdna_jit.emulator.translate import translate
+
     translation = translate(
         program.code,
         program.info.entry,
@@ -70,10 +69,13 @@ def build(program: Program, variant: Variant, tier: jit.Tier) -> Executable:
         stops=variant.stops,
     )
     tables = _tables(translation)
-    tables["operations"] = library().provide(translation.operations)
+    operations = {o.name: o for o in translation.operations}
+    tables["operations"] = library().provide(
+        operations, lambda missing: module([operations[name] for name in missing])
+    )
     data = jit.compile_ir(translation.ir, tier)
     jit.publish(_key(program, variant, tier), _pack(tables, data))
-    return _executable(tier, tables, data)
+    return Executable(tier, data, tables)
 
 
 def cached(program: Program, variant: Variant, tier: jit.Tier) -> Executable | None:
@@ -86,7 +88,7 @@ def cached(program: Program, variant: Variant, tier: jit.Tier) -> Executable | N
         tables = json.loads(content[8 : 8 + length])
         if not library().load(tables["operations"]):
             return None
-        return _executable(tier, tables, content[8 + length :])
+        return Executable(tier, content[8 + length :], tables)
     except (ValueError, KeyError, TypeError, struct.error, loader.LoadError):
         return None
 
@@ -98,10 +100,10 @@ def _key(program: Program, variant: Variant, tier: str) -> str:
     return jit.key("kernel", place, code.text)
 
 
-def _tables(t: Translation) -> dict[str, object]:
+def _tables(t: Translation) -> dict[str, Any]:
     return {
-        "sites": [astuple(site) for site in t.sites],
-        "blocks": [asdict(block) for block in t.blocks],
+        "sites": t.sites,
+        "blocks": [(b.pc, b.instructions, b.counts) for b in t.blocks],
         "resume_points": t.resume_points,
         "vgprs": t.vgprs,
         "unsupported": {str(pc): reason for pc, reason in t.unsupported.items()},
@@ -109,22 +111,9 @@ def _tables(t: Translation) -> dict[str, object]:
     }
 
 
-def _pack(tables: dict[str, object], data: bytes) -> bytes:
+def _pack(tables: dict[str, Any], data: bytes) -> bytes:
     text = json.dumps(tables).encode()
     return struct.pack("<Q", len(text)) + text + data
-
-
-def _executable(tier: str, tables: dict, data: bytes) -> Executable:  # type: ignore[type-arg]
-    return Executable(
-        tier=tier,
-        image=loader.Image(data, {**jit.runtime_image().symbols, **library().symbols}),
-        sites=[Site(*row) for row in tables["sites"]],
-        blocks=[Block(**row) for row in tables["blocks"]],
-        resume_points=tables["resume_points"],
-        vgprs=tables["vgprs"],
-        unsupported={int(pc): reason for pc, reason in tables["unsupported"].items()},
-        order_dependent=tables["order_dependent"],
-    )
 
 
 RunFunction = ctypes.CFUNCTYPE(
@@ -132,6 +121,7 @@ RunFunction = ctypes.CFUNCTYPE(
 )
 
 
+@cache
 def run_function() -> ctypes._CFunctionType:  # type: ignore[name-defined]
     """`run(grid, env, first, last)` of the runtime; ctypes drops the interpreter lock for it."""
     return RunFunction(jit.runtime_image().symbols["run"])

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from rdna_jit.emulator import layout
 from rdna_jit.emulator.buffers import Buffer, BufferTable
-from rdna_jit.emulator.wave import Site
+from rdna_jit.emulator.tables import Site
 from rdna_jit.errors import (
     DataRace,
     DivergentBarrier,
@@ -24,8 +24,7 @@ _AT_SITE = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Fault:
+class Fault(NamedTuple):
     """What the machine recorded; `where` is a site or an address, depending on the kind."""
 
     kind: int
@@ -36,8 +35,7 @@ class Fault:
     workgroup: int
 
 
-@dataclass(frozen=True)
-class Place:
+class Place(NamedTuple):
     """Explains addresses of one kernel."""
 
     kernel: str

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import threading
 from functools import cache
-from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
 
@@ -86,6 +85,7 @@ def cpu_identity() -> str:
     return "\n".join(line for line in lines if line.split("\t")[0].strip() in wanted)
 
 
+@cache
 def has_avx512() -> bool:
     """Whether a wave's register is two native vectors; else it is four, and code is twice as
     large and much slower to compile."""
@@ -96,11 +96,9 @@ def has_avx512() -> bool:
 def source_digest() -> str:
     """Digest of the emulator's own source: a change of it invalidates every translation."""
     digest = hashlib.sha256()
-    folder = resources.files(__package__)
-    for part in (folder, folder.joinpath("runtime")):
-        for file in sorted(part.iterdir(), key=lambda f: f.name):
-            if file.name.endswith((".py", ".ll")):
-                digest.update(file.name.encode() + b"\0" + file.read_bytes())
+    folder = Path(__file__).parent
+    for file in sorted([*folder.glob("*.py"), *folder.glob("runtime/*.ll")]):
+        digest.update(file.name.encode() + b"\0" + file.read_bytes())
     return digest.hexdigest()
 
 

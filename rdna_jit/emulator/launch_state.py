@@ -5,12 +5,12 @@ from __future__ import annotations
 import ctypes
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 from rdna_jit.code_object import KernelInfo
 from rdna_jit.emulator import layout
-from rdna_jit.emulator.context import PRIVATE_APERTURE, SHARED_APERTURE
+from rdna_jit.emulator.layout import PRIVATE_APERTURE, SHARED_APERTURE
 from rdna_jit.errors import UnsupportedInstruction
 
 Extent = tuple[int, int, int]
@@ -26,8 +26,7 @@ _DYNAMIC_STACK = 1 << 11
 _DYNAMIC_STACK_BYTES = 16384
 
 
-@dataclass(frozen=True)
-class Geometry:
+class Geometry(NamedTuple):
     """Grid in workgroups, workgroup in work-items, LDS bytes a launch adds to the static ones."""
 
     grid: Extent

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import ctypes
 from functools import cache
-from importlib import resources
+from pathlib import Path
 from typing import Final
 
 WAVE: Final = 32
 POISON: Final = 0xFD
 LINE_BYTES: Final = 128
+# Bits 63:48 of generic addresses that mean LDS or scratch; no host pointer has them.
+SHARED_APERTURE: Final = 0x1000
+PRIVATE_APERTURE: Final = 0x2000
 UNLIMITED: Final = 1 << 62
 
 # Fault kinds recorded by `fault`.
@@ -129,8 +132,8 @@ def field(structure: type[ctypes.Structure], name: str) -> int:
 @cache
 def runtime_source() -> str:
     """The runtime module as IR text."""
-    folder = resources.files(__package__).joinpath("runtime")
-    return "\n".join(folder.joinpath(name).read_text() for name in _RUNTIME_FILES)
+    folder = Path(__file__).with_name("runtime")
+    return "\n".join((folder / name).read_text() for name in _RUNTIME_FILES)
 
 
 @cache

@@ -10,8 +10,8 @@ import ctypes
 import mmap
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
+from typing import NamedTuple
 
 _SHF_ALLOC = 2
 _SHT_RELA, _SHT_SYMTAB, _SHT_NOBITS = 4, 2, 8
@@ -26,8 +26,7 @@ class LoadError(Exception):
     """The object uses something that this loader does not know, or is damaged."""
 
 
-@dataclass(frozen=True)
-class _Section:
+class _Section(NamedTuple):
     name: str
     type: int
     flags: int

@@ -5,15 +5,13 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
 
-from rdna_jit import disassembler
 from rdna_jit.code_object import CodeObject
 from rdna_jit.emulator import launch_state
 from rdna_jit.emulator.buffers import Buffer, registered
 from rdna_jit.emulator.checks import DEFAULT_STEPS, Checks, Modes, current_checks, current_modes
-from rdna_jit.emulator.decode import Decoded, decode
 from rdna_jit.emulator.executable import Executable, Variant, build, cached
 from rdna_jit.emulator.faults import Place, to_error
 from rdna_jit.emulator.launch_state import Extent, Geometry
@@ -21,12 +19,14 @@ from rdna_jit.emulator.schedule import Schedule
 from rdna_jit.emulator.workers import Launch
 from rdna_jit.errors import ContractError
 
+if TYPE_CHECKING:
+    from rdna_jit.emulator.decode import Decoded
+
 _WAVE32 = 1 << 10
 _PAGE = 4096
 
 
-@dataclass(frozen=True)
-class LaunchStats:
+class LaunchStats(NamedTuple):
     """What one launch executed. `counts` and `lanes` are per basic block of `executable`."""
 
     program: Program
@@ -38,7 +38,7 @@ class LaunchStats:
     lines_touched: int = 0
     waited_ns: int = 0
     leading_waits: int = 0
-    seconds: float = field(default=0.0, compare=False)
+    seconds: float = 0.0
 
     @property
     def wave_instructions(self) -> int:
@@ -140,7 +140,6 @@ class Program:
                 self._schedules[variant] = Schedule(
                     lambda tier: cached(self, variant, tier),
                     lambda tier: build(self, variant, tier),
-                    lambda: len(self.code),
                 )
             return self._schedules[variant]
 
@@ -164,6 +163,9 @@ class Program:
     @cached_property
     def code(self) -> list[Decoded]:
         """The kernel's instructions, and those of other functions if it makes calls."""
+        from rdna_jit import disassembler
+        from rdna_jit.emulator.decode import decode
+
         own = decode(disassembler.disassemble(self.code_object, self.info.name))
         if not any(i.mnemonic in ("s_swappc_b64", "s_setpc_b64", "s_call_b64") for i in own):
             return own

@@ -11,15 +11,14 @@ from __future__ import annotations
 
 import hashlib
 import re
-import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 
-from rdna_jit.emulator import jit, layout, loader, registry
-from rdna_jit.emulator.context import Options
+from rdna_jit.emulator import layout, registry
 from rdna_jit.emulator.decode import VCC, Decoded, Operand, parse_operand
-from rdna_jit.emulator.wave import HELPERS, Site, Wave, attributes
+from rdna_jit.emulator.options import Options
+from rdna_jit.emulator.tables import Site
+from rdna_jit.emulator.wave import HELPERS, Wave, attributes
 
 _OUT_OF_LINE = re.compile(r"(v_|ds_|global_|flat_|s_load_|buffer_(load|store))")
 # Their offset is no address.
@@ -143,60 +142,10 @@ def _overlap(x: tuple[str, int, int], y: tuple[str, int, int]) -> bool:
     return x[0] == y[0] and x[1] < y[1] + y[2] and y[1] < x[1] + x[2]
 
 
-class Library:
-    """The compiled operations of this process, by name. Groups of them are cache entries."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._images: dict[str, loader.Image] = {}
-        self._origins: dict[str, str] = {}
-        self.symbols: dict[str, int] = {}
-
-    def provide(self, operations: Iterable[Operation]) -> list[str]:
-        """Compile what is missing; returns the entries that together hold all `operations`."""
-        wanted = list(operations)
-        with self._lock:
-            missing = [o for o in wanted if o.name not in self.symbols]
-            if missing:
-                entry = jit.key("operations", *sorted(o.name for o in missing))
-                data = jit.fetch(entry)
-                if data is None or not self._add(entry, data):
-                    data = jit.compile_ir(_module(missing), "optimised")
-                    jit.publish(entry, data)
-                    self._add(entry, data)
-            return sorted({self._origins[o.name] for o in wanted})
-
-    def load(self, entries: Sequence[str]) -> bool:
-        """Load entries from the cache; False when one is not there."""
-        with self._lock:
-            for entry in entries:
-                if entry not in self._images:
-                    data = jit.fetch(entry)
-                    if data is None or not self._add(entry, data):
-                        return False
-        return True
-
-    def _add(self, entry: str, data: bytes) -> bool:
-        try:
-            image = loader.Image(data, jit.runtime_image().symbols)
-        except loader.LoadError:
-            return False
-        self._images[entry] = image
-        for name, address in image.symbols.items():
-            if name.startswith("op."):
-                self.symbols.setdefault(name, address)
-                self._origins.setdefault(name, entry)
-        return True
-
-
-def _module(operations: Sequence[Operation]) -> str:
+def module(operations: Sequence[Operation]) -> str:
+    """The IR of a library's module."""
     declarations: set[str] = set()
     for operation in operations:
         declarations |= operation.declarations
     texts = [o.text for o in sorted(operations, key=lambda o: o.name)]
     return "\n".join([layout.type_lines(), HELPERS, *sorted(declarations), *texts, attributes()])
-
-
-@cache
-def library() -> Library:
-    return Library()

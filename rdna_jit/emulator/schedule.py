@@ -35,11 +35,9 @@ class Schedule:
         self,
         cached: Callable[[Tier], Executable | None],
         make: Callable[[Tier], Executable],
-        instructions: Callable[[], int],
     ) -> None:
         self._cached = cached
         self._make = make
-        self._instructions = instructions
         self._quick_seconds = 0.0
         self._executable: Executable | None = None
 
@@ -85,7 +83,7 @@ class Schedule:
         """The executable to go on with, if `rest` seconds are ahead."""
         if executable.tier == "optimised" or modes.tier is not None:
             return executable
-        cost = _OPTIMISE_SECONDS[has_avx512()] * self._instructions()
+        cost = _OPTIMISE_SECONDS[has_avx512()] * executable.instructions
         if (self._quick_seconds + rest) * _OPTIMISE_GAIN[has_avx512()] < cost:
             return executable
         self._executable = self._cached("optimised") or self._make("optimised")

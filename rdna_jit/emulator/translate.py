@@ -11,25 +11,18 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from rdna_jit.emulator import layout, registry
 from rdna_jit.emulator.classes import classify
-from rdna_jit.emulator.context import Options, Unsupported
+from rdna_jit.emulator.context import Unsupported
 from rdna_jit.emulator.decode import EXEC, Decoded
 from rdna_jit.emulator.float_mode import DEFAULT, FloatMode, float_modes
 from rdna_jit.emulator.ir import I32, I64, Value
 from rdna_jit.emulator.operations import Operation, Outliner
-from rdna_jit.emulator.wave import HELPERS, Site, Wave, attributes
-
-
-@dataclass
-class Block:
-    """A basic block: its address, its instructions, and what they count as."""
-
-    pc: int
-    instructions: int = 0
-    counts: dict[str, int] = field(default_factory=dict)
+from rdna_jit.emulator.options import Options
+from rdna_jit.emulator.tables import Block, Site
+from rdna_jit.emulator.wave import HELPERS, Wave, attributes
 
 
 @dataclass

@@ -7,19 +7,18 @@ and profiles refer back to the instruction.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from rdna_jit.emulator import layout
-from rdna_jit.emulator.context import Context, Options
+from rdna_jit.emulator.context import Context
 from rdna_jit.emulator.decode import EXEC, Decoded
 from rdna_jit.emulator.ir import I1, I32, I64, PTR, Type, Value
+from rdna_jit.emulator.options import Options
+from rdna_jit.emulator.tables import Access, Site, Space
 
 if TYPE_CHECKING:
     from rdna_jit.emulator.operations import Operation
-
-Space = Literal["global", "scalar", "lds", "flat", "scratch"]
-Access = Literal["load", "store", "atomic"]
 
 _BRANCH_WEIGHTS = "!prof !0"  # the first successor is hardly ever taken
 
@@ -58,16 +57,6 @@ def address_offset(i: Decoded) -> int:
     if i.mnemonic.startswith("s_load_") and i.operands[2].is_constant:
         offset += int(i.operands[2].value)
     return offset
-
-
-@dataclass(frozen=True)
-class Site:
-    """One static memory access: its instruction, bytes per lane, address space and direction."""
-
-    pc: int
-    nbytes: int
-    space: Space
-    access: Access
 
 
 @dataclass(frozen=True)
@@ -159,7 +148,7 @@ class Wave(Context):
         for slot in slots:
             self._use_slot(slot)
         site = len(self.sites)
-        self.sites += [replace(s, pc=i.address) for s in operation.sites]
+        self.sites += [s._replace(pc=i.address) for s in operation.sites]
         numbers = [f"i64 {site}", f"i64 {address_offset(i)}"]
         arguments = ", ".join(["ptr %env", *numbers, *(f"ptr {slot}" for slot in slots)])
         self.declarations.add(f"declare i32 @{name}(ptr, i64, i64{', ptr' * len(slots)})")

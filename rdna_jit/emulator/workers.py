@@ -6,7 +6,7 @@ import ctypes
 from collections.abc import Sequence
 
 from rdna_jit.code_object import KernelInfo
-from rdna_jit.emulator import launch_state, layout, model
+from rdna_jit.emulator import launch_state, layout
 from rdna_jit.emulator.buffers import Buffer, BufferTable
 from rdna_jit.emulator.executable import Executable, run_function
 from rdna_jit.emulator.faults import Fault
@@ -168,11 +168,14 @@ class Worker:
             lds_bytes=launch.lds_bytes,
             lds_shadow=self._shadow.address,
             checks=launch.checks,
-            load_ns=round(1e3 * model.LOADED_LATENCY_US),
-            scalar_ns=round(1e3 * model.SCALAR_LATENCY_US),
             private_bytes=wave_scratch // layout.WAVE,
             image=launch.image.address,
         )
+        if launch.profile:
+            from rdna_jit.emulator import model
+
+            self.env.load_ns = round(1e3 * model.LOADED_LATENCY_US)
+            self.env.scalar_ns = round(1e3 * model.SCALAR_LATENCY_US)
         self.grid = layout.Grid(
             wave_function=executable.wave_function,
             states=self.states.address,
