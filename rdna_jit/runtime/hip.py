@@ -199,6 +199,11 @@ class HipRuntime(Runtime):
     def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
         self.torch = torch_side
         self.library = Library(os.fspath(path) if path is not None else find_library())
+        if not self.torch.device_count():
+            raise NoDeviceError(
+                "the backend is hip and torch sees no GPU (check HIP_VISIBLE_DEVICES and the "
+                "permissions of /dev/kfd); RDNA_JIT_BACKEND=emulator runs without one"
+            )
         self._process = os.getpid()
 
     def device(self, index: int | None = None) -> Device:

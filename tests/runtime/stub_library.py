@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import subprocess
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -105,7 +106,7 @@ class HostTensors(TorchSide):
         self.stub = stub
         self.devices = devices
         self.archs = archs * devices if len(archs) == 1 else archs
-        self.streams: dict[int, int] = {}
+        self.streams: dict[int, int] = defaultdict(int)
         self.capturing = False
         self.placed: dict[int, int] = {}
 
@@ -136,10 +137,10 @@ class HostTensors(TorchSide):
         return -1 if index == 0 and not self.placed else -2
 
     def current_stream(self, index: int) -> int:
-        return self.streams.get(index, 0)
+        return self.streams[index]
 
     def stream_function(self) -> Callable[[int], int]:
-        return self.current_stream
+        return self.streams.__getitem__  # built in, as torch's own
 
     def is_capturing(self) -> bool:
         return self.capturing

@@ -443,6 +443,12 @@ def test_an_unknown_card_is_refused_with_the_list(card):
         rdna_jit.device()
 
 
+def test_a_box_without_a_gpu_says_so(card):
+    card.devices = 0
+    with pytest.raises(NoDeviceError, match="torch sees no GPU"):
+        rdna_jit.device()
+
+
 @pytest.mark.parametrize("content", [None, b"not a library"])
 def test_a_library_that_cannot_be_loaded_is_named(tmp_path, content):
     path = tmp_path / "libamdhip64.so"
