@@ -37,7 +37,7 @@ DEVICE u32 lanes_equal(u32 value, u32 other) {
 }
 DEVICE u32 lanes_equal(i32 value, i32 other) { return lanes_equal((u32)value, (u32)other); }
 DEVICE u32 lanes_equal(i64 value, i64 other) {
-  return (u32)__builtin_amdgcn_uicmpl((u64)value, (u64)other, COMPARE_EQUAL);
+  return lanes_equal((u32)value, (u32)other) & lanes_equal((u32)(value >> 32), (u32)(other >> 32));
 }
 DEVICE u32 lanes_differ(u32 value, u32 other) {
   return (u32)__builtin_amdgcn_uicmp(value, other, COMPARE_DIFFERENT);
