@@ -29,7 +29,7 @@ from rdna_jit import compiler, config, emulator
 from rdna_jit.code_object import CodeObject
 from rdna_jit.emulator import jit
 from rdna_jit.emulator.executable import Variant, build, cached
-from rdna_jit.emulator.operations import library
+from rdna_jit.emulator.library import library
 
 TARGETS = {
     "hot_loop_lane_instructions_per_s": ">= 7e9 (AVX-512)",

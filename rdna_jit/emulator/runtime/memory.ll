@@ -278,6 +278,19 @@ done:
 }
 
 define void @move(ptr %env, i32 %exec, i64 %bytes, i1 %store) alwaysinline nounwind {
+  %consecutive = call i1 @is_consecutive(ptr %env, i32 %exec, i64 %bytes)
+  br i1 %consecutive, label %block, label %lanes
+block:
+  %addresses = getelementptr %Env, ptr %env, i32 0, i32 18
+  %first = load i64, ptr %addresses
+  %there = inttoptr i64 %first to ptr
+  %packed = getelementptr %Env, ptr %env, i32 0, i32 20
+  %to = select i1 %store, ptr %there, ptr %packed
+  %from = select i1 %store, ptr %packed, ptr %there
+  %size = shl i64 %bytes, 5
+  call void @llvm.memcpy.p0.p0.i64(ptr %to, ptr %from, i64 %size, i1 false)
+  ret void
+lanes:
   switch i64 %bytes, label %b1 [ i64 2, label %b2  i64 4, label %b4  i64 8, label %b8  i64 12, label %b12  i64 16, label %b16 ]
 b1:
   call void @move_lanes(ptr %env, i32 %exec, i64 1, i1 %store)
@@ -322,7 +335,26 @@ out:
   ret i32 1
 }
 
-; True when all lanes are active at consecutive addresses inside the slot's buffer.
+; True when all lanes are active and at consecutive addresses.
+define i1 @is_consecutive(ptr %env, i32 %exec, i64 %bytes) alwaysinline nounwind {
+  %full = icmp eq i32 %exec, -1
+  %addresses.p = getelementptr %Env, ptr %env, i32 0, i32 18
+  %first = load i64, ptr %addresses.p
+  %addresses = load <32 x i64>, ptr %addresses.p, align 8
+  %first.0 = insertelement <32 x i64> poison, i64 %first, i32 0
+  %first.v = shufflevector <32 x i64> %first.0, <32 x i64> poison, <32 x i32> zeroinitializer
+  %bytes.0 = insertelement <32 x i64> poison, i64 %bytes, i32 0
+  %bytes.v = shufflevector <32 x i64> %bytes.0, <32 x i64> poison, <32 x i32> zeroinitializer
+  %steps = mul <32 x i64> %bytes.v, <i64 0, i64 1, i64 2, i64 3, i64 4, i64 5, i64 6, i64 7, i64 8, i64 9, i64 10, i64 11, i64 12, i64 13, i64 14, i64 15, i64 16, i64 17, i64 18, i64 19, i64 20, i64 21, i64 22, i64 23, i64 24, i64 25, i64 26, i64 27, i64 28, i64 29, i64 30, i64 31>
+  %expected = add <32 x i64> %first.v, %steps
+  %different = xor <32 x i64> %addresses, %expected
+  %any = call i64 @llvm.vector.reduce.or.v32i64(<32 x i64> %different)
+  %in.order = icmp eq i64 %any, 0
+  %r = and i1 %full, %in.order
+  ret i1 %r
+}
+
+; True when such an access also lies inside the slot's buffer, and nobody observes it.
 define i1 @is_block(ptr %env, i32 %exec, i64 %site, i64 %bytes) alwaysinline nounwind {
   %slots.p = getelementptr %Env, ptr %env, i32 0, i32 2
   %slots = load ptr, ptr %slots.p
@@ -334,19 +366,8 @@ define i1 @is_block(ptr %env, i32 %exec, i64 %site, i64 %bytes) alwaysinline nou
   %first = load i64, ptr %addresses.p
   %offset = sub i64 %first, %start
   %inside = icmp ult i64 %offset, %limit
-  %full = icmp eq i32 %exec, -1
-  %addresses = load <32 x i64>, ptr %addresses.p, align 8
-  %first.0 = insertelement <32 x i64> poison, i64 %first, i32 0
-  %first.v = shufflevector <32 x i64> %first.0, <32 x i64> poison, <32 x i32> zeroinitializer
-  %bytes.0 = insertelement <32 x i64> poison, i64 %bytes, i32 0
-  %bytes.v = shufflevector <32 x i64> %bytes.0, <32 x i64> poison, <32 x i32> zeroinitializer
-  %steps = mul <32 x i64> %bytes.v, <i64 0, i64 1, i64 2, i64 3, i64 4, i64 5, i64 6, i64 7, i64 8, i64 9, i64 10, i64 11, i64 12, i64 13, i64 14, i64 15, i64 16, i64 17, i64 18, i64 19, i64 20, i64 21, i64 22, i64 23, i64 24, i64 25, i64 26, i64 27, i64 28, i64 29, i64 30, i64 31>
-  %expected = add <32 x i64> %first.v, %steps
-  %different = xor <32 x i64> %addresses, %expected
-  %any = call i64 @llvm.vector.reduce.or.v32i64(<32 x i64> %different)
-  %consecutive = icmp eq i64 %any, 0
-  %r.0 = and i1 %inside, %full
-  %r = and i1 %r.0, %consecutive
+  %consecutive = call i1 @is_consecutive(ptr %env, i32 %exec, i64 %bytes)
+  %r = and i1 %inside, %consecutive
   ret i1 %r
 }
 

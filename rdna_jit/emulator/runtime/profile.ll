@@ -90,11 +90,34 @@ entry:
   %addresses = getelementptr %Env, ptr %env, i32 0, i32 18
   %fast.bytes = mul i64 %bytes, 32
   %none = icmp eq i32 %exec, 0
-  br i1 %none, label %add, label %next
+  br i1 %none, label %add, label %whole
+whole:
+  ; the common case at once: one block inside one buffer
+  %block.first = load i64, ptr %addresses
+  %block.end = add i64 %block.first, %fast.bytes
+  %block.final = sub i64 %block.end, 1
+  %block.last = sub i64 %block.end, %bytes
+  %block.start = load i64, ptr %slot
+  %block.limit = load i64, ptr %limit.p
+  %offset.first = sub i64 %block.first, %block.start
+  %offset.last = sub i64 %block.last, %block.start
+  %inside.first = icmp ult i64 %offset.first, %block.limit
+  %inside.last = icmp ult i64 %offset.last, %block.limit
+  %consecutive = call i1 @is_consecutive(ptr %env, i32 %exec, i64 %bytes)
+  %block.0 = and i1 %inside.first, %inside.last
+  %block = and i1 %block.0, %consecutive
+  br i1 %block, label %count.block, label %next
+count.block:
+  %name.first = call i64 @line_name(ptr %slot, i64 %block.first)
+  %name.last = call i64 @line_name(ptr %slot, i64 %block.final)
+  call void @mark_lines(ptr %slot, i64 %name.first, i64 %name.last)
+  %block.lines.0 = sub i64 %name.last, %name.first
+  %block.lines = add i64 %block.lines.0, 1
+  br label %add
 next:
-  %left = phi i32 [ %exec, %entry ], [ %rest, %lane.done ]
-  %n = phi i64 [ 0, %entry ], [ %n.lane, %lane.done ]
-  %previous = phi i64 [ -1, %entry ], [ %line.last, %lane.done ]
+  %left = phi i32 [ %exec, %whole ], [ %rest, %lane.done ]
+  %n = phi i64 [ 0, %whole ], [ %n.lane, %lane.done ]
+  %previous = phi i64 [ -1, %whole ], [ %line.last, %lane.done ]
   %lane = call i32 @llvm.cttz.i32(i32 %left, i1 true)
   %lane.64 = zext i32 %lane to i64
   %address.p = getelementptr i64, ptr %addresses, i64 %lane.64
@@ -151,7 +174,7 @@ lane.done:
   %over = icmp eq i32 %rest, 0
   br i1 %over, label %add, label %next
 add:
-  %lines = phi i64 [ 0, %entry ], [ %n.lane, %lane.done ]
+  %lines = phi i64 [ 0, %entry ], [ %block.lines, %count.block ], [ %n.lane, %lane.done ]
   %active = call i32 @llvm.ctpop.i32(i32 %exec)
   %active.64 = zext i32 %active to i64
   %moved = mul i64 %active.64, %bytes
