@@ -110,8 +110,8 @@ def _report(code_object: CodeObject, name: str) -> dict[str, Any]:
     return {
         "symbol": name,
         "arch": code_object.arch,
-        "resources": vars(info.resources),
-        "arguments": [vars(argument) for argument in info.arguments],
+        "resources": info.resources._asdict(),
+        "arguments": [argument._asdict() for argument in info.arguments],
         "bytes": sum(i.size for i in instructions),
         "classes": _classes(instructions),
         "instructions": rows,
