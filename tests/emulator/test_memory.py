@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rdna_jit import emulator
+from rdna_jit import config, emulator
+from rdna_jit.emulator import jit
 from rdna_jit.errors import MemoryFault
 from tests.emulator import harness
 
@@ -263,3 +264,27 @@ def test_lds_atomics_and_compare_swap_loops() -> None:
     t = np.arange(128)
     assert list(bins) == [t[t & 7 == k].sum() for k in range(8)]
     assert total[0] == data.sum(), "small integers add exactly in any order"
+
+
+@pytest.mark.parametrize("index", ["i", "n - 1 - i", "i & ~3"])
+def test_accesses_inline_in_the_code(index: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What CPUs with mask registers run, on any CPU."""
+    monkeypatch.setattr(jit, "has_avx512", lambda: True)
+    n = 150
+    rows = eval(index, {"i": np.arange(n), "n": n})
+    with config.scope(cache=False), emulator.modes(tier="optimised"):
+        for width in (1, 2, 3, 4):
+            p = emulator.Program(harness.compiled(copy_kernel(width, index)), "k")
+            data = np.arange(n * width, dtype=np.uint32) * 2654435761
+            out = np.zeros_like(data)
+            kernarg, buffers = harness.pack(p, (data, out, n))
+            p.launch((3, 1, 1), (64, 1, 1), kernarg, buffers)
+            assert (out.reshape(n, width) == data.reshape(n, width)[rows]).all()
+            with pytest.raises(MemoryFault):
+                p.launch((3, 1, 1), (64, 1, 1), kernarg, [buffers[0]])
+        p = emulator.Program(harness.compiled(LDS), "k")
+        data = np.random.default_rng(0).integers(0, 1 << 32, 512, dtype=np.uint32)
+        out = np.zeros_like(data)
+        kernarg, buffers = harness.pack(p, (data, out, 4, 5))
+        p.launch((1, 1, 1), (128, 1, 1), kernarg, buffers)
+        assert (out.reshape(128, 4) == np.roll(data.reshape(128, 4), -5, axis=0)).all()
