@@ -33,6 +33,7 @@ lint: $(VENV)/.dev
 bench: $(VENV)/.dev
 	$(PY) -m benchmarks.launch
 	$(PY) -m benchmarks.emulator
+	$(PY) -m benchmarks.calibration
 	$(PY) -m benchmarks.dense
 	$(PY) -m benchmarks.moe
 

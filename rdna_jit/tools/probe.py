@@ -12,7 +12,7 @@ import importlib.util
 import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -32,46 +32,18 @@ from rdna_jit.tools.probe_questions import (
     Question,
     questions,
 )  # fmt: skip
+from rdna_jit.tools.probe_report import (
+    Accuracy,
+    Answer,
+    Move,
+    accuracy_text,
+    answer_text,
+    move_text,
+)
 
 _MASKS = (0x0F0F5A3C, 0xFFFEFFFE, 0x00FFFF00)
 _HALF = np.uint32(0xFFFF)
-_SIGNIFICANT = 8  # mismatches shown
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What the device did: cases per group, and per rule how many of them it explains."""
-
-    instruction: str
-    asks: str
-    cases: dict[str, int]
-    matched: dict[str, dict[str, int]]
-    rules: list[str]
-    mismatches: list[dict[str, str]]
-
-    @property
-    def total(self) -> int:
-        return sum(self.cases.values())
-
-
-@dataclass(frozen=True)
-class Move:
-    """A cross-lane move: what the lanes of each kind received."""
-
-    instruction: str
-    received: dict[str, str]
-    as_emulator: bool | None
-
-
-@dataclass(frozen=True)
-class Accuracy:
-    """Distances from the nearest result in ulps, and the results at special operands."""
-
-    instruction: str
-    cases: int
-    ulps: dict[str, int]
-    digest: str
-    special: dict[str, str]
+_SHOWN = 8  # mismatches
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -108,11 +80,11 @@ def _run(arguments: argparse.Namespace) -> int:
     who = "card" if probe.is_card else "emulator (no card was asked)"
     print(f"{probe.device}\nanswers of the {who}\n")
     for answer in answers:
-        print(_answer_text(answer, arguments.verbose or not answer.rules))
+        print(answer_text(answer, arguments.verbose or not answer.rules))
     print("\nmoves between lanes: what a lane receives when its source lane is ...")
-    print("\n".join(_move_text(move) for move in moves))
+    print("\n".join(move_text(move) for move in moves))
     print("\ntranscendentals: share of results by distance from the nearest value, in ulps")
-    print("\n".join(_accuracy_text(accuracy) for accuracy in accuracies))
+    print("\n".join(accuracy_text(accuracy) for accuracy in accuracies))
     print(f"\n{_conclusion(probe, answers, moves)}")
     return 0
 
@@ -274,7 +246,7 @@ def _mismatches(
     if not agree:
         return []
     best = max(agree, key=lambda name: int(agree[name].sum()))
-    found = np.flatnonzero(~agree[best])[:_SIGNIFICANT]
+    found = np.flatnonzero(~agree[best])[:_SHOWN]
     expected = rules[best](*operands)
     return [
         {
@@ -318,34 +290,6 @@ def _histogram(distances: np.ndarray[Any, Any]) -> dict[str, int]:
     names = {-4: "<= -4", 4: ">= 4"}
     values, counts = np.unique(limited, return_counts=True)
     return {names.get(int(v), f"{v:+d}"): int(n) for v, n in zip(values, counts, strict=True)}
-
-
-def _answer_text(answer: Answer, verbose: bool) -> str:
-    said = " = ".join(answer.rules) or "no rule explains all of it"
-    lines = [f"{answer.instruction:<24} {said}"]
-    if not verbose:
-        return lines[0]
-    lines.append(f"  {answer.asks} {answer.total} cases")
-    for rule, matched in answer.matched.items():
-        missed = [f"{g} {n}/{answer.cases[g]}" for g, n in matched.items() if n < answer.cases[g]]
-        lines.append(f"  {sum(matched.values()):>6}  {rule:<44} {', '.join(missed)}".rstrip())
-    for row in answer.mismatches:
-        lines.append("    " + "  ".join(f"{name} {bits}" for name, bits in row.items()))
-    return "\n".join(lines)
-
-
-def _move_text(move: Move) -> str:
-    received = ", ".join(f"{kind}: {what}" for kind, what in move.received.items())
-    differs = "   DIFFERS from the emulator" if move.as_emulator is False else ""
-    return f"{move.instruction:<42} {received}{differs}"
-
-
-def _accuracy_text(accuracy: Accuracy) -> str:
-    shares = "  ".join(
-        f"{ulps}: {100 * count / max(accuracy.cases, 1):.2f}%"
-        for ulps, count in accuracy.ulps.items()
-    )
-    return f"{accuracy.instruction:<12} {accuracy.cases:>8} cases  {accuracy.digest}  {shares}"
 
 
 def _conclusion(probe: Probe, answers: list[Answer], moves: list[Move]) -> str:

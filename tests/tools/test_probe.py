@@ -11,7 +11,7 @@ from rdna_jit import emulator
 from rdna_jit.device import device
 from rdna_jit.disassembler import disassemble
 from rdna_jit.tools import probe as command
-from rdna_jit.tools import probe_inputs, probe_models
+from rdna_jit.tools import probe_inputs, probe_models, probe_report
 from rdna_jit.tools.probe_questions import LANES, MNEMONICS, MOVES, VALUES, questions
 
 pytestmark = pytest.mark.usefixtures("emulated")
@@ -79,7 +79,7 @@ def test_a_device_that_follows_no_rule_is_shown(probe, monkeypatch):
     monkeypatch.setattr(probe, "_ask", lambda name, operands: np.zeros(len(operands[0]), np.uint32))
     answer = probe._answer(replace(question("MED3_F32"), exact_nan=True))
     assert answer.rules == [] and answer.mismatches
-    text = command._answer_text(answer, verbose=True)
+    text = probe_report.answer_text(answer, verbose=True)
     assert "no rule explains all of it" in text and "signed zeros" in text
 
 
