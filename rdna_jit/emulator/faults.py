@@ -21,6 +21,7 @@ from rdna_jit.errors import (
 # Kinds whose `where` is a memory site.
 _AT_SITE = (
     layout.MEMORY, layout.RACE, layout.UNINITIALISED, layout.PRIVATE, layout.MISALIGNED,
+    layout.DESCRIPTOR,
 )  # fmt: skip
 
 
@@ -61,8 +62,8 @@ def to_error(
         "wave": fault.wave,
         "lane": fault.lane if fault.lane >= 0 else None,
     }
-    if fault.kind == layout.UNSUPPORTED:
-        reason = place.unsupported.get(pc, "this instruction is not emulated")
+    if fault.kind in (layout.UNSUPPORTED, layout.DESCRIPTOR):
+        reason = place.unsupported.get(pc, "buffers other than private memory are not emulated")
         text = place.text_at(pc)
         return UnsupportedInstruction(
             f"{reason}; compile without it or report it",

@@ -110,7 +110,7 @@ def user_sgprs(
 ) -> list[int]:
     """The SGPRs that a wave starts with, before the workgroup ids."""
     words: dict[str, Callable[[], list[int]]] = {
-        "scratch_descriptor": lambda: [*_pair(scratch), scratch_bytes, 0],
+        "scratch_descriptor": lambda: [*_pair(scratch), scratch_bytes, layout.SCRATCH_MARK],
         "dispatch_packet": lambda: _pair(packet),
         "kernarg": lambda: _pair(kernarg),
         "scratch_size": lambda: [kernel.descriptor.scratch_bytes],

@@ -17,7 +17,9 @@ UNLIMITED: Final = 1 << 62
 
 # Fault kinds recorded by `fault`.
 MEMORY, UNSUPPORTED, STEPS, BARRIER, RACE, UNINITIALISED, MISALIGNED, BRANCH, TRAP = range(1, 10)
-PRIVATE = 10
+PRIVATE, DESCRIPTOR = 10, 11
+# The last word of the descriptor of private memory, by which buffer accesses know it.
+SCRATCH_MARK: Final = 0x5C4A7C4
 # Bits of Env.checks.
 CHECK_RACES, CHECK_UNINITIALISED = 1, 2
 # Access kinds of the lane-wise helpers.

@@ -12,7 +12,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from rdna_jit.emulator import layout
-from rdna_jit.emulator.context import Unsupported
 from rdna_jit.emulator.decode import Decoded, Operand
 from rdna_jit.emulator.ir import I8, I16, I32, I64, PTR, WAVE, Type, Value
 from rdna_jit.emulator.registry import op
@@ -348,6 +347,8 @@ def scalar_pointer(c: Wave, i: Decoded, address: Value, nbytes: int) -> Value:
 )  # fmt: skip
 def _private(c: Wave, i: Decoded) -> None:
     data, address, descriptor, start = i.operands
+    mark = c.sgpr(descriptor.index + 3)
+    c.fault_if(mark.ne(layout.SCRATCH_MARK), layout.DESCRIPTOR, c.next_site())
     low = c.sgpr(descriptor.index).zext(I64)
     high = (c.sgpr(descriptor.index + 1) & 0xFFFF).zext(I64)
     base = (low | (high << 32)) + c.scalar_source(start, I32).zext(I64)
@@ -382,8 +383,3 @@ def _private_dwords(
 def _swizzle(c: Wave, offset: Value) -> Value:
     """Byte `offset` of each lane's private memory -> offset in the wave's."""
     return ((offset >> 2) << 7) + (offset & 3) + c.lane_ids * 4
-
-
-@op("s_buffer_load_dword")
-def _buffer_scalar(c: Wave, i: Decoded) -> None:
-    raise Unsupported("scalar buffer loads")

@@ -233,8 +233,13 @@ class Wave(Context):
 
     def site(self, i: Decoded, nbytes: int, space: Space, access: Access = "load") -> Value:
         """The number of a new memory site, an I64 scalar."""
-        number = len(self.sites)
+        number = self.next_site()
         self.sites.append(Site(i.address, nbytes, space, access))
+        return number
+
+    def next_site(self) -> Value:
+        """The number that the next site gets."""
+        number = len(self.sites)
         if not self.shared:
             return self.const(I64.scalar, number)
         first = self.parameter("%site")

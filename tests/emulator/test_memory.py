@@ -7,7 +7,7 @@ import pytest
 
 from rdna_jit import config, emulator
 from rdna_jit.emulator import jit
-from rdna_jit.errors import MemoryFault
+from rdna_jit.errors import MemoryFault, UnsupportedInstruction
 from tests.emulator import harness
 
 TIERS = ("quick", "optimised")
@@ -288,3 +288,12 @@ def test_accesses_inline_in_the_code(index: str, monkeypatch: pytest.MonkeyPatch
         kernarg, buffers = harness.pack(p, (data, out, 4, 5))
         p.launch((1, 1, 1), (128, 1, 1), kernarg, buffers)
         assert (out.reshape(128, 4) == np.roll(data.reshape(128, 4), -5, axis=0)).all()
+
+
+def test_buffers_of_the_users_own_are_refused() -> None:
+    source = """typedef u32 V __attribute__((ext_vector_type(4)));
+KERNEL(32) k(u32* out) { V d = {(u32)(u64)out, (u32)((u64)out >> 32), 128, 0x31004000}; u32 x = 7;
+  asm volatile("buffer_store_dword %0, off, %1, 0" : : "v"(x), "s"(d) : "memory"); }"""
+    with pytest.raises(UnsupportedInstruction, match="private memory") as caught:
+        harness.run(source, np.zeros(32, np.uint32))
+    assert caught.value.mnemonic == "buffer_store_dword"
