@@ -14,6 +14,7 @@ from rdna_jit import KernelSpec, arch, config
 from rdna_jit.dispatch import Plan
 from rdna_jit.kernel import Kernel
 from rdna_jit.spec import registry
+from rdna_jit.tools.probe_questions import LANES, VALUES
 
 N, K, G = 64, 256, 32
 
@@ -56,10 +57,11 @@ def moe_plans() -> Iterator[Plan]:
 
 
 def kernels() -> dict[str, Kernel]:
-    """One kernel per spec, as the ops' plans specialise it."""
+    """One kernel per spec, as the ops' plans specialise it; the probe's have no op."""
     with config.scope(backend="emulator"):
         plans = [*linear_plans(), *moe_plans()]
     found = [launch.kernel for plan in plans for launch in plan.launches]
+    found += [VALUES.specialise(INSTRUCTION="MAX_F32"), LANES.specialise(MOVE="ROW_SHR")]
     return {kernel.spec.name: kernel for kernel in found}
 
 
