@@ -24,7 +24,7 @@ DEVICE float dot2(u32 a, u32 b, float c) {
 // register) when SCALAR_A.
 template <bool SCALAR_A>
 DEVICE float dot2_start(u32 a, u32 b) {
-#if HAS_DOT2 && defined(__AMDGCN__)
+#if HAS_DOT2
   float r;
   if constexpr (SCALAR_A) {
     asm("v_dot2_f32_f16 %0, %1, %2, 0" : "=v"(r) : "s"(a), "v"(b));
@@ -36,7 +36,3 @@ DEVICE float dot2_start(u32 a, u32 b) {
   return dot2(a, b, 0.0f);
 #endif
 }
-
-// Keeps a running sum where it is: without it the compilers sink a whole chain of dots past a
-// uniform branch that does not read it, and everything the chain reads stays live.
-DEVICE void pin(float& value) { asm volatile("" : "+v"(value)); }

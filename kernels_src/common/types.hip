@@ -23,17 +23,20 @@ using f16 = _Float16;
 
 template <class T, int COUNT>
 using Vec = T __attribute__((ext_vector_type(COUNT)));
-using u32x2 = Vec<u32, 2>;
 using u32x4 = Vec<u32, 4>;
 using f16x2 = Vec<f16, 2>;
 using f32x2 = Vec<float, 2>;
-using f32x4 = Vec<float, 4>;
 
 // Global memory is address space 1: loads through it are global_*, never flat_*, also after an
-// address has passed through launder(). Address space 4 is constant memory: a load through it at a
-// wave-uniform address is a scalar load.
+// address has passed through an assembly statement. Address space 4 is constant memory: a load
+// through it at a wave-uniform address is a scalar load. PTX, a second opinion on the numerics, has
+// other memory under that number.
 #define GLOBAL __attribute__((address_space(1)))
+#ifdef __NVPTX__
+#define CONSTANT GLOBAL
+#else
 #define CONSTANT __attribute__((address_space(4)))
+#endif
 using GlobalBytes = const GLOBAL char*;
 
 template <class T>
