@@ -67,12 +67,12 @@ def check_no_overlap(
 ) -> None:
     """ContractError when writing `out`, the argument `name`, would change an input."""
     start = out.data_ptr()
-    end = start + _span(out)
+    end = start + span(out)
     for other, tensor in inputs.items():
         if tensor is None:
             continue
         first = tensor.data_ptr()
-        if first >= end or start >= first + _span(tensor) or _interleaved(out, tensor):
+        if first >= end or start >= first + span(tensor) or _interleaved(out, tensor):
             continue
         reject(
             op, name, f"memory apart from {other}", f"memory that overlaps {other}",
@@ -80,7 +80,7 @@ def check_no_overlap(
         )  # fmt: skip
 
 
-def _span(t: torch.Tensor) -> int:
+def span(t: torch.Tensor) -> int:
     """Bytes from the first element to the end of the last."""
     if t.is_contiguous() or not t.numel():
         return t.nbytes

@@ -19,6 +19,7 @@ from rdna_jit.ops._contract import (
     check_tensor,
     reject,
     row_stride,
+    span,
 )
 from rdna_jit.ops._moe_int4 import Matrix, MoeCall
 from rdna_jit.ops._op import public_op
@@ -89,12 +90,19 @@ def _plan(
             H if out is None else row_stride(out),
         ),
     )  # fmt: skip
-    return _plan_of(call, shape, expert_map, variant)
+    operands = (
+        hidden_states, w1, w1_scale, w2, w2_scale, topk_weights, topk_ids, expert_map, w1_zp,
+        w2_zp, residual, workspace, out,
+    )  # fmt: skip
+    spans = tuple(0 if t is None else span(t) for t in operands)
+    num_ids = E if expert_map is None else expert_map.shape[0]
+    return _plan_of(call, shape, num_ids, variant, spans)
 
 
-def _plan_of(call: MoeCall, shape: dict[str, int], expert_map: Tensor | None, variant: str) -> Plan:
+def _plan_of(
+    call: MoeCall, shape: dict[str, int], num_ids: int, variant: str, spans: tuple[int, ...]
+) -> Plan:
     choice = _moe_int4.choose(call, variant, config.disabled_kernels)
-    num_ids = call.E if expert_map is None else expert_map.shape[0]
     rows = choice.chunks[0][1]
     notes = []
     if len(choice.chunks) > 1:
@@ -109,7 +117,7 @@ def _plan_of(call: MoeCall, shape: dict[str, int], expert_map: Tensor | None, va
         notes=tuple(notes),
         shape=shape,
         fallback=choice.fallback,
-        extra=_Run(call, choice.chunks, choice.kernel == _moe_int4.GROUPED, rows, num_ids),
+        extra=_Run(call, choice.chunks, choice.kernel == _moe_int4.GROUPED, rows, num_ids, spans),
     )
 
 
@@ -117,8 +125,16 @@ class _Run:
     """What the launches of a plan need beside the tensors."""
 
     def __init__(
-        self, call: MoeCall, chunks: tuple[Any, ...], grouped: bool, rows: int, num_ids: int
+        self,
+        call: MoeCall,
+        chunks: tuple[Any, ...],
+        grouped: bool,
+        rows: int,
+        num_ids: int,
+        spans: tuple[int, ...],
     ) -> None:
+        self.spans = spans  # of the operands, in bytes
+        self.apart: list[int] = []  # addresses of operands that were found not to overlap
         self.chunks = chunks
         self.grouped = grouped
         self.workspace_shape = (rows, call.T, call.I)
@@ -127,6 +143,23 @@ class _Run:
         self.down_sizes = (call.E, num_ids, residual_stride, out_stride)
         self.strides_1 = (*call.w1.expert_strides, *call.w1.row_strides)
         self.strides_2 = (*call.w2.expert_strides, *call.w2.row_strides)
+
+    def may_overlap(self, operands: tuple[Tensor | None, ...]) -> bool:
+        """Whether the address range of workspace or out, the last two operands, meets another."""
+        starts = [0 if t is None else t.data_ptr() for t in operands]
+        if starts == self.apart:  # the same buffers as last time
+            return False
+        for written in (-2, -1):
+            low = starts[written]
+            high = low + self.spans[written]
+            meets = [
+                start < high and low < start + size
+                for start, size in zip(starts, self.spans, strict=True)
+            ]
+            if sum(meets) > (operands[written] is not None):  # each meets itself
+                return True
+        self.apart = starts
+        return False
 
 
 def _fake(hidden_states: Tensor, *args: object, **kwargs: object) -> Tensor:
@@ -186,21 +219,19 @@ def moe_int4_decode(
     the last bit from the same row alone. Raises ContractError naming the tensor.
     """
     run: _Run | None = plan.extra
+    if run is None:
+        return hidden_states.new_empty(hidden_states.shape) if out is None else out
+    if out is not None or workspace is not None:
+        operands = (
+            hidden_states, w1, w1_scale, w2, w2_scale, topk_weights, topk_ids, expert_map, w1_zp,
+            w2_zp, residual, workspace, out,
+        )  # fmt: skip
+        if run.may_overlap(operands):
+            _check_overlap(operands)
     if out is None:
         out = torch.empty(hidden_states.shape, dtype=_HALF, device=hidden_states.device)
-    else:
-        _check_out(out, residual, {
-            "hidden_states": hidden_states, "w1": w1, "w1_scale": w1_scale, "w2": w2,
-            "w2_scale": w2_scale, "topk_weights": topk_weights, "topk_ids": topk_ids,
-            "expert_map": expert_map, "w1_zp": w1_zp, "w2_zp": w2_zp, "workspace": workspace,
-        })  # fmt: skip
-    if run is None:
-        return out
     if workspace is None:
         workspace = torch.empty(run.workspace_shape, dtype=_HALF, device=hidden_states.device)
-    else:
-        check_no_overlap(_OP, workspace, {"hidden_states": hidden_states, "residual": residual},
-                         "workspace")  # fmt: skip
     for first, last, gate_up, down in run.chunks:
         x, weights, ids, add, y = hidden_states, topk_weights, topk_ids, residual, out
         if len(run.chunks) > 1:
@@ -301,10 +332,23 @@ def _check_workspace(workspace: Tensor, shape: tuple[int, int, int], device: tor
         reject(_OP, "workspace", f"contiguous, at least {list(shape)}", got, "allocate it anew")
 
 
-def _check_out(out: Tensor, residual: Tensor | None, inputs: dict[str, Tensor | None]) -> None:
-    check_no_overlap(_OP, out, inputs)
-    if residual is None:
+_OPERANDS = (
+    "hidden_states", "w1", "w1_scale", "w2", "w2_scale", "topk_weights", "topk_ids", "expert_map",
+    "w1_zp", "w2_zp", "residual", "workspace", "out",
+)  # fmt: skip
+
+
+def _check_overlap(operands: tuple[Tensor | None, ...]) -> None:
+    """ContractError unless out and workspace are memory of their own; out may be the residual."""
+    named = dict(zip(_OPERANDS, operands, strict=True))
+    out, workspace, residual = named.pop("out"), named.pop("workspace"), named["residual"]
+    if workspace is not None:
+        check_no_overlap(_OP, workspace, named, "workspace")
+    if out is None:
         return
-    same = out.data_ptr() == residual.data_ptr() and out.stride() == residual.stride()
-    if not same:  # each element is read before it is written, by the same lane
-        check_no_overlap(_OP, out, {"residual": residual})
+    if residual is not None and (out.data_ptr(), out.stride()) == (
+        residual.data_ptr(),
+        residual.stride(),
+    ):
+        del named["residual"]  # each lane reads an element before it writes it
+    check_no_overlap(_OP, out, {**named, "workspace": workspace})
