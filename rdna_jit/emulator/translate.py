@@ -172,7 +172,7 @@ class _Translator:
         if _writes_exec(i) or i.end in self.leaders:
             self._end_block()
         c.mode = self.modes[i.address]
-        mark = len(c.lines), c.current
+        mark = c.mark()
         try:
             if self.outliner is not None and Outliner.takes(i):
                 self.outliner.emit(c, i)

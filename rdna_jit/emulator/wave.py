@@ -206,10 +206,15 @@ class Wave(Context):
         if index == EXEC:
             self._known.pop("mask126", None)
 
-    def rewind(self, mark: tuple[int, str]) -> None:
-        """Forget everything emitted since `mark`, a (line count, block label) pair."""
-        count, self.current = mark
-        del self.lines[count:]
+    def mark(self) -> tuple[int, int, str]:
+        """A place to rewind to."""
+        return len(self.lines), len(self.sites), self.current
+
+    def rewind(self, mark: tuple[int, int, str]) -> None:
+        """Forget everything emitted since `mark`."""
+        lines, sites, self.current = mark
+        del self.lines[lines:]
+        del self.sites[sites:]
         self._known.clear()
 
     # Environment
