@@ -25,7 +25,9 @@ CHECK_RACES, CHECK_UNINITIALISED = 1, 2
 # Access kinds of the lane-wise helpers.
 LOAD, STORE, ATOMIC, ATOMIC_RETURN = range(4)
 
-_RUNTIME_FILES = ("types.ll", "memory.ll", "profile.ll", "checks.ll", "driver.ll")
+_RUNTIME_FILES = (
+    "types.ll", "memory.ll", "lanes.ll", "profile.ll", "checks.ll", "driver.ll",
+)  # fmt: skip
 
 
 class Buffer(ctypes.Structure):
