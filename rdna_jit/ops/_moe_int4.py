@@ -308,7 +308,7 @@ def _grouped_pair(call: MoeCall, count: int) -> tuple[Launch, Launch]:
     one, two = gate_up_values(call, tokens), down_values(call, tokens)
     channels = int(one["PAIRS"]) * 32 // int(one["LANES"]) * int(one["WAVES"])
     columns = int(two["ROWS"]) * 32 // int(two["LANES"])
-    gate_up, down = GATE_UP.specialise(**one), DOWN.specialise(**two)
+    gate_up, down = GATE_UP.specialise(None, **one), DOWN.specialise(None, **two)
     return (
         Launch(gate_up, (-(-call.I // channels), count * call.T), GATE_UP.block_of(one)),
         Launch(down, (call.H // columns,), DOWN.block_of(two)),
@@ -328,7 +328,7 @@ def _any_chunks(call: MoeCall) -> tuple[tuple[int, int, Launch, Launch], ...]:
         "CODES_ALIGN": 4 if min(call.w1.align, call.w2.align) >= 4 and by_word else 1,
         "VECTOR_ALIGN": 16 if min(call.x_align, call.act_align) >= 16 and by_word else 2,
     }
-    gate_up, down = GATE_UP_ANY.specialise(**values), DOWN_ANY.specialise(**values)
+    gate_up, down = GATE_UP_ANY.specialise(None, **values), DOWN_ANY.specialise(None, **values)
     chunks = []
     for first in range(0, call.M, _MOST_TOKENS_ANY):
         last = min(first + _MOST_TOKENS_ANY, call.M)

@@ -22,7 +22,7 @@ import functools
 import inspect
 import threading
 from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 import torch
 
@@ -32,7 +32,8 @@ from rdna_jit.dispatch import Candidate, Launch, Plan
 
 __all__ = ["Candidate", "Launch", "Plan", "public_op"]
 
-F = TypeVar("F", bound=Callable[..., Any])
+P = ParamSpec("P")
+R = TypeVar("R")
 _MOST_PLANS = 2048
 
 _library = torch.library.Library("rdna_jit", "FRAGMENT")
@@ -80,7 +81,7 @@ def public_op(
     plan: Callable[..., Plan],
     fake: Callable[..., Any],
     batch_invariant: bool = False,
-) -> Callable[[F], F]:
+) -> Callable[[Callable[Concatenate[Plan, P], R]], Callable[P, R]]:
     """Register the decorated function as a torch op and return what users call.
 
     `schema` is torch's, without namespace and without `out`: "scale(Tensor x, float a) -> Tensor".
@@ -89,7 +90,7 @@ def public_op(
     parameters), `.schema` and `.batch_invariant`.
     """
 
-    def decorate(run: F) -> F:
+    def decorate(run: Callable[Concatenate[Plan, P], R]) -> Callable[P, R]:
         parsed = torch._C.parse_schema(f"rdna_jit::{schema}")
         name = parsed.name.removeprefix("rdna_jit::")
         made = _generate(run, plan, parsed, _register(name, schema, fake))
@@ -100,7 +101,7 @@ def public_op(
         call.plan = made["plan_of"]  # type: ignore[attr-defined]
         call.schema = schema  # type: ignore[attr-defined]
         call.batch_invariant = batch_invariant  # type: ignore[attr-defined]
-        return cast(F, call)
+        return cast(Callable[P, R], call)
 
     return decorate
 
