@@ -82,29 +82,45 @@ class _Known:
 
     version: int
     kind: str  # "sorted", "order" or "groups"
-    perm: torch.Tensor | None
+    order: torch.Tensor | None  # of rows, sorted by group; None: groups of several sizes
 
 
 def resolve(g_idx: torch.Tensor, K: int, groups: int, shuffled: bool) -> torch.Tensor | None:
-    """The `g_idx` that the kernels need: None where rows are sorted by group already.
+    """The `g_idx` to go on with: None where rows are sorted by group already.
 
-    Natural order: `g_idx` itself. Shuffled order: the order of rows, int32 `[K]`. The content is
-    read once per tensor and remembered on it; a graph capture must come after a first call.
+    Natural order takes the group of each row, shuffled order the order of rows or, understood as
+    well, the group of each. The content is read once per tensor and remembered on it; a graph
+    capture must come after a first call. ContractError for other content.
     """
-    if g_idx.dim() != 1 or g_idx.numel() != K or g_idx.dtype != torch.int32 or K % groups:
+    if g_idx.dim() != 1 or g_idx.numel() != K or g_idx.dtype != torch.int32:
         return g_idx  # the plan says what is wrong
+    if not groups or K % groups:
+        return g_idx
+    known = _known(g_idx, groups)
+    if known.kind == "sorted":
+        return None
+    if shuffled and known.order is None:
+        _refuse("groups of equal size", "groups that gptq_shuffle cannot sort", "shuffled=False")
+    if not shuffled and known.kind == "order":
+        _refuse(f"groups 0..{groups - 1}", "an order of rows", "shuffled=True for such weights")
+    return known.order if shuffled else g_idx
+
+
+def row_order(g_idx: torch.Tensor, groups: int) -> torch.Tensor:
+    """The order of rows, int32 `[K]`, that `g_idx` of shuffled words stands for."""
+    order = _known(g_idx, groups).order
+    if order is None:
+        _refuse("groups of equal size", "groups that gptq_shuffle cannot sort", "shuffled=False")
+    return order
+
+
+def _known(g_idx: torch.Tensor, groups: int) -> _Known:
     version = -1 if g_idx.is_inference() else g_idx._version
     known: _Known | None = getattr(g_idx, "_rdna_jit_order", None)
     if known is None or known.version != version:
         known = _classify(g_idx, groups, version)
         g_idx._rdna_jit_order = known  # type: ignore[attr-defined]
-    if known.kind == "sorted":
-        return None
-    if shuffled and known.perm is None:
-        _refuse("groups of equal size", "groups that gptq_shuffle cannot sort", "shuffled=False")
-    if not shuffled and known.kind == "order":
-        _refuse(f"groups 0..{groups - 1}", "an order of rows", "shuffled=True for such weights")
-    return known.perm if shuffled else g_idx
+    return known
 
 
 def _refuse(expected: str, got: str, hint: str) -> NoReturn:
@@ -121,14 +137,14 @@ def _classify(g_idx: torch.Tensor, groups: int, version: int) -> _Known:
     values = g_idx.long()
     rows = torch.arange(K, device=g_idx.device)
     if torch.equal(values, rows // (K // groups)) or torch.equal(values, rows):
-        return _Known(version, "sorted", None)
+        return _Known(version, "sorted", rows.to(torch.int32))
     if torch.equal(values.sort().values, rows):
-        return _Known(version, "order", g_idx)
+        return _Known(version, "order", g_idx.clone())
     low, high = int(values.min()), int(values.max())
     if low < 0 or high >= groups:
         _refuse(f"groups 0..{groups - 1}", f"values {low}..{high}", "the checkpoint's g_idx")
     try:
-        perm = act_order(g_idx, groups)
+        order = act_order(g_idx, groups)
     except ContractError:
-        perm = None
-    return _Known(version, "groups", perm)
+        order = None
+    return _Known(version, "groups", order)

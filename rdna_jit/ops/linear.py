@@ -96,8 +96,10 @@ def _forward(
             x, w.qweight, w.qzeros, w.scales, w.perm,
             zero_offset=w.zero_offset, shuffled=True, bias=bias, out=out,
         )  # fmt: skip
-    if g_idx is not None and scales is not None and not torch.compiler.is_compiling():
-        g_idx = _act_order.resolve(g_idx, qweight.shape[0] * 8, scales.shape[0], bool(shuffled))
+    known = isinstance(g_idx, Tensor) and isinstance(scales, Tensor)
+    if known and isinstance(qweight, Tensor) and not torch.compiler.is_compiling():
+        K, groups = qweight.shape[0] * 8, scales.shape[0]  # type: ignore[union-attr]
+        g_idx = _act_order.resolve(g_idx, K, groups, bool(shuffled))  # type: ignore[arg-type]
     return target(
         x, qweight, qzeros, scales, g_idx,
         zero_offset=zero_offset, shuffled=shuffled, bias=bias, out=out,
@@ -286,6 +288,8 @@ def _gptq_gemm(
     else:
         inputs = {"x": x, "qweight": qweight, "qzeros": qzeros, "scales": scales, "bias": bias}
         check_no_overlap("gptq_gemm", out, {**inputs, "g_idx": g_idx})
+    if g_idx is not None and shuffled:
+        g_idx = _act_order.row_order(g_idx, scales.shape[0])
     for launch in plan.launches:
         launch(x, qweight, qzeros, scales, g_idx, bias, out, plan.extra[0])
     return out

@@ -69,6 +69,8 @@ BAD_GPTQ = [
     ("zero_offset", None, "zero_offset: expected 0 or 1, got None; 1 for GPTQ v1"),
     ("shuffled", None, "shuffled: expected True or False"),
     ("g_idx", ints(K + 8), r"g_idx: expected shape \[64\]"),
+    ("qweight", None, "qweight: expected a torch.int32 tensor"),
+    ("g_idx", [0] * K, "g_idx: expected a torch.int32 tensor"),
     ("g_idx", ints(K).long(), "g_idx: expected torch.int32"),
     ("g_idx", ints(K) + 2, "g_idx: expected groups 0..1, got values 2..2"),
     ("g_idx", ints(K), "groups that gptq_shuffle cannot sort"),

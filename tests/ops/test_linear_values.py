@@ -81,6 +81,8 @@ def test_act_order_packed_once(M):
     for order in (weight.perm, g_idx):
         again = gptq_gemm(x, weight.qweight, *args, order, zero_offset=1, shuffled=True)
         assert torch.equal(again, y)
+        op = torch.ops.rdna_jit.gptq_gemm
+        assert torch.equal(op(x, weight.qweight, *args, order, zero_offset=1, shuffled=True), y)
 
 
 def test_a_g_idx_in_order_is_no_act_order():
