@@ -28,8 +28,11 @@ _PROGRAM = """
 .rodata
 .p2align 6
 .amdhsa_kernel {name}
+  .amdhsa_user_sgpr_private_segment_buffer 1
   .amdhsa_user_sgpr_kernarg_segment_ptr 1
   .amdhsa_system_sgpr_workgroup_id_x 1
+  .amdhsa_system_sgpr_private_segment_wavefront_offset 1
+  .amdhsa_private_segment_fixed_size {scratch}
   .amdhsa_next_free_vgpr {vgprs}
   .amdhsa_next_free_sgpr 100
   .amdhsa_group_segment_fixed_size {lds}
@@ -38,7 +41,6 @@ _PROGRAM = """
   .amdhsa_float_denorm_mode_16_64 3
   .amdhsa_ieee_mode 1
   .amdhsa_dx10_clamp 1
-{directives}
 .end_amdhsa_kernel
 .amdgpu_metadata
 ---
@@ -49,7 +51,7 @@ amdhsa.kernels:
     .symbol: {name}.kd
     .kernarg_segment_size: {kernarg}
     .group_segment_fixed_size: {lds}
-    .private_segment_fixed_size: 0
+    .private_segment_fixed_size: {scratch}
     .kernarg_segment_align: 8
     .wavefront_size: 32
     .sgpr_count: 100
@@ -156,10 +158,11 @@ ARGUMENTS = ("inputs", "results", "memory")
 
 
 def assemble(body: str, *, name: str = "probe", arguments: tuple[str, ...] = ARGUMENTS,
-             vgprs: int = 64, lds: int = 0, directives: str = "", arch: str = "gfx1030") -> bytes:
+             vgprs: int = 64, lds: int = 0, scratch: int = 16, arch: str = "gfx1030") -> bytes:
     """The code object of one kernel whose arguments are global pointers.
 
-    At entry s[0:1] points at the argument block, s2 is the workgroup's x and v0 the lane's.
+    At entry s[0:3] describe the scratch of `scratch` bytes a lane, s[4:5] point at the argument
+    block, s6 is the workgroup's x, s7 the offset of the wave's scratch and v0 the lane's x.
     Raises AssemblyError.
     """
     args = ", ".join(
@@ -167,7 +170,7 @@ def assemble(body: str, *, name: str = "probe", arguments: tuple[str, ...] = ARG
         ".address_space: global}" for index, argument in enumerate(arguments))
     first_line = _PROGRAM.split("{body}")[0].count("\n") + 1
     text = _PROGRAM.format(arch=arch, name=name, body=body, vgprs=vgprs, lds=lds, args=args,
-                           directives=directives, kernarg=8 * len(arguments))
+                           scratch=scratch, kernarg=8 * len(arguments))
     return _build(text.encode(), arch, first_line)
 
 

@@ -33,6 +33,11 @@ FORMS_PER_KERNEL = 400
 LDS_BYTES = 2048
 
 _PROLOGUE = """
+s_add_u32 s36, s0, s7
+s_addc_u32 s37, s1, 0
+s_mov_b64 s[38:39], s[2:3]
+s_mov_b64 s[0:1], s[4:5]
+s_mov_b32 s2, s6
 s_load_dwordx4 s[4:7], s[0:1], 0x0
 s_load_dwordx2 s[10:11], s[0:1], 0x10
 v_lshlrev_b32_e32 v2, 4, v0
@@ -46,13 +51,7 @@ s_addc_u32 s9, s5, 0
 s_mov_b32 s21, {form_stride}
 v_lshlrev_b32_e32 v3, 4, v0
 v_lshl_add_u32 v4, s2, 9, v3
-v_lshlrev_b32_e32 v5, 2, v0
-v_lshl_add_u32 v5, s2, 9, v5
 v_mov_b32_e32 v8, 4
-s_lshl_b32 s36, s2, 9
-s_add_u32 s36, s36, s10
-s_addc_u32 s37, s11, 0
-s_mov_b64 s[38:39], 0
 v_add_co_u32 v6, vcc_lo, s10, v4
 v_add_co_ci_u32_e64 v7, vcc_lo, s11, 0, vcc_lo
 {mode}

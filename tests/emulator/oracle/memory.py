@@ -45,11 +45,9 @@ GLOBAL = Space(
     "global_load_dwordx4 {}, v4, s[10:11]", "s_waitcnt vmcnt(0)\ns_waitcnt_vscnt null, 0")
 FLAT = replace(GLOBAL, prefix="flat", wait=GLOBAL.wait + "\ns_waitcnt lgkmcnt(0)")
 SPACES = (LDS, GLOBAL, FLAT)
-# Scratch: dword k of a lane's 16 bytes is 128 * k + 4 * lane bytes from the wave's base.
-SCRATCH = Space(
-    "buffer",
-    "\n".join(f"global_store_dword v5, v{14 + k}, s[10:11] offset:{128 * k}" for k in range(4)),
-    "", GLOBAL.wait)
+SCRATCH = Space("buffer", "buffer_store_dwordx4 v[14:17], off, s[36:39], 0",
+                "buffer_load_dwordx4 {}, off, s[36:39], 0", GLOBAL.wait)
+
 
 # What an instruction does to one lane: (slot bytes as an integer, data0, data1, old register) ->
 # (fields of the register, new slot or None where it is unknown).
@@ -60,13 +58,7 @@ def form(space: Space, name: str, instruction: str, effect: Effect, of: Type,
          show: str = "both") -> LaneForm:
     """show: "both", or the "register" or "slot" alone in 128 bits."""
     back = {"both": "v[28:31]", "register": "", "slot": "v[24:27]"}[show]
-    if space is SCRATCH and back:
-        first = int(back[2:4])
-        reads = (f"global_load_dword v{first + k}, v5, s[10:11] offset:{128 * k}"
-                 for k in range(4))
-        read = "\n".join([*reads, space.wait])
-    else:
-        read = f"{space.read.format(back)}\n{space.wait}" if back else ""
+    read = f"{space.read.format(back)}\n{space.wait}" if back else ""
     move = "v_mov_b32_e32 v26, v28\nv_mov_b32_e32 v27, v29" if show == "both" else ""
     text = "\n".join(line for line in (
         "s_mov_b32 exec_lo, -1", space.fill, space.wait, "s_mov_b32 exec_lo, s12", instruction,

@@ -20,6 +20,8 @@ CASE_WORDS = 16
 PER_VECTOR = 8
 
 _PROLOGUE = """
+s_mov_b64 s[0:1], s[4:5]
+s_mov_b32 s2, s6
 s_load_dwordx4 s[4:7], s[0:1], 0x0
 v_lshlrev_b32_e32 v2, 2, v0
 s_lshl_b32 s20, s2, 7

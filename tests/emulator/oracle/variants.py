@@ -23,7 +23,7 @@ NONE = (False, False, False)
 SELECTS = ("BYTE_0", "BYTE_1", "BYTE_2", "BYTE_3", "WORD_0", "WORD_1")
 UNUSED = ("UNUSED_PAD", "UNUSED_SEXT", "UNUSED_PRESERVE")
 # These run under every DPP control and mask; the others take turns.
-DPP_WITNESSES = ("v_mov_b32", "v_add_nc_u32", "v_sub_f32", "v_add_f16", "v_cndmask_b32")
+DPP_WITNESSES = ("v_mov_b32", "v_sub_f16")
 
 
 def forms(row: Row) -> list[Form]:
