@@ -273,7 +273,7 @@ def test_accesses_inline_in_the_code(index: str, monkeypatch: pytest.MonkeyPatch
     n = 150
     rows = eval(index, {"i": np.arange(n), "n": n})
     with config.scope(cache=False), emulator.modes(tier="optimised"):
-        for width in (1, 2, 3, 4):
+        for width in (1, 4) if index == "i" else (2, 3):
             p = emulator.Program(harness.compiled(copy_kernel(width, index)), "k")
             data = np.arange(n * width, dtype=np.uint32) * 2654435761
             out = np.zeros_like(data)
