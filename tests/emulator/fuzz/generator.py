@@ -58,8 +58,10 @@ class Generator:
         made = Program()
         for _ in range(statements):
             pick = self._random.random()
-            if pick < 0.1:
+            if pick < 0.06:
                 self._exchange(made)
+            elif pick < 0.1:
+                self._histogram(made)
             elif pick < 0.18:
                 self._cross_lane(made)
             elif pick < 0.26:
@@ -103,6 +105,8 @@ class Generator:
             self._conditional(made, nesting)
         elif nesting and pick < 0.32:
             self._loop(made, nesting)
+        elif nesting and pick < 0.38:
+            self._switch(made, nesting)
         else:
             self._assignment(made)
 
@@ -134,6 +138,23 @@ class Generator:
 
         made.add([f"if ({condition.text} >> {bit} & 1u) {{", *yes.lines, "} else {", *no.lines,
                   "}"], run)
+
+    def _switch(self, made: Program, nesting: int) -> None:
+        """Three cases and a default, the second of which falls through."""
+        choice, cases = self._expression("u32", 2), [self._block(nesting) for _ in range(4)]
+
+        def run(v: Variables, mask: np.ndarray) -> None:
+            chosen = choice.value(v) & np.uint32(7)
+            taken = (chosen == 0, chosen == 1, (chosen == 1) | (chosen == 2), chosen > 2)
+            for case, lanes in zip(cases, taken, strict=True):
+                for step in case.steps:
+                    step(v, mask & lanes)
+
+        lines = [f"switch ({choice.text} & 7u) {{"]
+        for label, case in zip(("case 0u:", "case 1u:", "case 2u:", "default:"), cases,
+                               strict=True):
+            lines += [label, *case.lines] + ["break;"] * (label != "case 1u:")
+        made.add([*lines, "}"], run)
 
     def _loop(self, made: Program, nesting: int) -> None:
         """A lane-dependent number of rounds, with an early exit."""
@@ -169,6 +190,22 @@ class Generator:
 
         made.add([f"shared[t] = {source}; barrier();",
                   f"{target} = shared[(t + {turn}u) & {BLOCK - 1}u]; barrier();"], run)
+
+    def _histogram(self, made: Program) -> None:
+        """LDS atomics whose order does not matter."""
+        place, amount, target = (self._random.choice(names("u32")) for _ in range(3))
+        name, ufunc = self._random.choice((("add", np.add), ("xor", np.bitwise_xor),
+                                           ("or", np.bitwise_or), ("max", np.maximum)))
+
+        def run(v: Variables, mask: np.ndarray) -> None:
+            totals = np.zeros((GROUPS, BLOCK), np.uint32)
+            group = np.arange(ITEMS) // BLOCK
+            ufunc.at(totals, (group, v[place] % BLOCK), v[amount])
+            v[target] = totals.ravel()
+
+        made.add(["shared[t] = 0u; barrier();",
+                  f"__atomic_fetch_{name}(&shared[{place} % {BLOCK}u], {amount}, 0); barrier();",
+                  f"{target} = shared[t]; barrier();"], run)
 
     def _cross_lane(self, made: Program) -> None:
         source, target = (self._random.choice(names("u32")) for _ in range(2))
@@ -213,12 +250,14 @@ class Generator:
 
 PRELUDE = """
 typedef unsigned int u32; typedef unsigned long long u64; typedef _Float16 f16;
+typedef f16 f16x2 __attribute__((ext_vector_type(2)));
 #define DEVICE __attribute__((device)) static inline __attribute__((always_inline))
 DEVICE float from_bits(u32 a) { return __builtin_bit_cast(float, a); }
 DEVICE u32 to_bits(float a) { return a != a ? 0x7fc00000u : __builtin_bit_cast(u32, a); }
 DEVICE float clip(float a, float low, float high) {
   return a > low ? (a < high ? a : high) : low;
 }
+DEVICE f16x2 pair(f16 low, f16 high) { f16x2 both; both[0] = low; both[1] = high; return both; }
 DEVICE void barrier() {
   __builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup");
   __builtin_amdgcn_s_barrier();
@@ -233,7 +272,8 @@ _STORE = {
     "f32": "out[at] = to_bits({0});",
     "f64": "{{ u64 b = {0} != {0} ? 0x7ff8000000000000ull : __builtin_bit_cast(u64, {0}); "
            "out[at] = (u32)b; out[at + 1] = (u32)(b >> 32); }}",
-    "f16": "out[at] = {0} != {0} ? 0x7e00u : (u32)__builtin_bit_cast(unsigned short, {0});",
+    "f16": "out[at] = {0} != {0} ? 0x7e00u : {0} == (f16)0.0f ? 0u : "
+           "(u32)__builtin_bit_cast(unsigned short, {0});",
 }
 WORDS = {of: 2 if of in ("u64", "f64") else 1 for of in POOL}
 TOTAL_WORDS = sum(POOL[of] * WORDS[of] for of in POOL)
