@@ -71,6 +71,12 @@ def to_error(
             modifiers=tuple(t for t in text.split() if ":" in t),
             **common,  # type: ignore[arg-type]
         )
+    if fault.address >> 48 == layout.HOST_CALL_APERTURE:
+        return UnsupportedInstruction(
+            f"{place.kernel} uses printf or another host call, which the emulator does not serve; "
+            "remove it",
+            **common,  # type: ignore[arg-type]
+        )
     if fault.kind in (layout.MEMORY, layout.PRIVATE, layout.MISALIGNED):
         return _memory_fault(fault, place, table, lds, common)
     site = place.sites[fault.where] if fault.kind in (layout.RACE, layout.UNINITIALISED) else None

@@ -10,8 +10,7 @@ from typing import NamedTuple
 
 from rdna_jit.code_object import KernelInfo
 from rdna_jit.emulator import layout
-from rdna_jit.emulator.layout import PRIVATE_APERTURE, SHARED_APERTURE
-from rdna_jit.errors import UnsupportedInstruction
+from rdna_jit.emulator.layout import HOST_CALL_APERTURE, PRIVATE_APERTURE, SHARED_APERTURE
 
 Extent = tuple[int, int, int]
 
@@ -70,13 +69,6 @@ def argument_block(kernel: KernelInfo, explicit: bytes, geometry: Geometry) -> b
     block[: len(explicit)] = explicit
     values = _hidden_values(geometry)
     for argument in kernel.hidden:
-        if argument.kind in ("hidden_hostcall_buffer", "hidden_printf_buffer"):
-            raise UnsupportedInstruction(
-                f"{kernel.name} uses printf or another host call, which the emulator does not "
-                "serve; remove it",
-                kernel=kernel.name,
-                mnemonic=argument.kind,
-            )
         value = values.get(argument.kind, 0)
         block[argument.offset : argument.offset + argument.size] = value.to_bytes(
             argument.size, "little"
@@ -92,6 +84,9 @@ def _hidden_values(geometry: Geometry) -> dict[str, int]:
         "hidden_dynamic_lds_size": geometry.dynamic_lds,
         "hidden_shared_base": SHARED_APERTURE << 16,
         "hidden_private_base": PRIVATE_APERTURE << 16,
+        # Unoptimised code lists every hidden argument, so a kernel that has these may not use them.
+        "hidden_hostcall_buffer": HOST_CALL_APERTURE << 48,
+        "hidden_printf_buffer": HOST_CALL_APERTURE << 48,
     }
     for axis, blocks, size in zip("xyz", geometry.grid, geometry.block, strict=True):
         values[f"hidden_block_count_{axis}"] = blocks

@@ -13,6 +13,8 @@ LINE_BYTES: Final = 128
 # Bits 63:48 of generic addresses that mean LDS or scratch; no host pointer has them.
 SHARED_APERTURE: Final = 0x1000
 PRIVATE_APERTURE: Final = 0x2000
+# The same of the buffers for host calls: a kernel that makes none never touches them.
+HOST_CALL_APERTURE: Final = 0x3000
 UNLIMITED: Final = 1 << 62
 
 # Fault kinds recorded by `fault`.

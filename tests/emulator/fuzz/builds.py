@@ -17,7 +17,7 @@ from tests.emulator.fuzz.generator import BLOCK, GROUPS, ITEMS, TOTAL_WORDS
 
 # Contraction would fuse a product and a sum, which the host does not.
 FLAGS = ("-ffp-contract=off",)
-LEVELS = ("-O1", "-O3")
+LEVELS = ("-O0", "-O1", "-O3")
 ARCH = "gfx1030"
 
 
