@@ -47,6 +47,7 @@ constexpr int STEPS = K / STEP_K;
 constexpr int GROUP_ROWS = GROUP < STEP_K ? GROUP / 8 : STEP_ROWS;  // word rows under one scale
 constexpr int STEP_GROUPS = STEP_ROWS / GROUP_ROWS;
 constexpr int X_ROWS = M_TILE < 4 ? M_TILE : 4;  // rows of x in scalar registers at a time, twice
+constexpr int FENCE_EVERY = M_TILE >= 4 ? 1 : 4;  // word rows whose loads of x may be moved together
 static_assert(K % STEP_K == 0 && K % GROUP == 0, "steps and groups tile K");
 static_assert(GROUP % STEP_K == 0 || STEP_K % GROUP == 0, "a step is groups or part of one");
 static_assert(WAVES <= STEPS && WAVES <= 32, "every wave has a step");
@@ -225,7 +226,7 @@ DEVICE void multiply(const Step& s, u32 zero_shift, XSource& source, float (&sum
   Int4Zero zeros[COLS];
   // NOTE: the fences keep the scalar loads of x in their place. Hoisted, they meet the row addresses
   // of the weights or each other, and scalar registers spill.
-  if constexpr (M_TILE >= 4) schedule_fence();
+  schedule_fence();
   XRows next = load_x(source, 0, 0);
 #pragma unroll
   for (int r = 0; r < STEP_ROWS; ++r) {
@@ -237,7 +238,7 @@ DEVICE void multiply(const Step& s, u32 zero_shift, XSource& source, float (&sum
     u32 w[COLS][4];
 #pragma unroll
     for (int m0 = 0; m0 < M_TILE; m0 += X_ROWS) {
-      if constexpr (M_TILE >= 4) schedule_fence();
+      if (r % FENCE_EVERY == 0) schedule_fence();
       XRows x = next;
       if constexpr (X_SCALAR && !SHUFFLED) {
 #pragma unroll
@@ -318,9 +319,10 @@ KERNEL __launch_bounds__(WAVES * 32) void w4a16_decode(
   GlobalBytes words = global_bytes(qweight) + wave * (STEP_ROWS * W_STRIDE * 4);
   XSource source = {(u64)x + wave * (STEP_K * 2), 0, slab};
   u32 step = wave;
+  // NOTE: the count of steps is hidden. Known to be 2, it becomes a flag in a vector register, the
+  // loop counts as divergent, and hundreds of scalar registers spill.
 #pragma unroll 1
-  for (int i = 0; i < ceil_div(STEPS, WAVES); ++i) {
-    if (STEPS % WAVES != 0 && step >= STEPS) break;
+  do {
     Step s;
     load_step(s, words, global_bytes((const char*)zeros), global_bytes(scales), step, lane);
     source.second = source.first + rows.second * (X_STRIDE * 2);
@@ -329,7 +331,8 @@ KERNEL __launch_bounds__(WAVES * 32) void w4a16_decode(
     words = launder_base(words + WAVES * STEP_ROWS * W_STRIDE * 4);
     source.first += WAVES * STEP_K * 2;
     step += WAVES;
-  }
+    launder_scalar(step);
+  } while (WAVES < STEPS && step < STEPS);
 
 #pragma unroll
   for (int slot = 0; slot < M_TILE; ++slot) {

@@ -7,7 +7,10 @@
 // loads (in place: a laundered copy costs a move), and a base after each advance, else constant
 // offsets beyond the immediate's range are folded back into vector adds.
 DEVICE void launder_lane(u32& offset) { asm("" : "+v"(offset)); }
-DEVICE void launder_scalar(u64& address) { asm("" : "+s"(address)); }
+template <class T>
+DEVICE void launder_scalar(T& value) {
+  asm("" : "+s"(value));
+}
 DEVICE GlobalBytes launder_base(GlobalBytes base) {
   asm("" : "+s"(base));
   return base;
