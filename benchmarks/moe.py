@@ -3,10 +3,10 @@
 Per number of tokens one line for each stage and one for both: vector instructions per 32
 slot-weights (one weight of one live slot) over the whole kernel, registers and spills, bytes of
 weights per lane and load, workgroups and waves, bytes requested, how often each live weight was
-requested (ids and arguments counted in, about 1 %), bytes touched, the model's time for a card over the time that the operands
-need from memory (floor), and the error against float64. Counts are exact for the compiler at
-hand; times are a model's. The default layer is a quarter of Flash-Next's under four-way expert
-parallelism: 16 of 64 experts local, a quarter of the slots live.
+requested (ids and arguments counted in, about 1 %), bytes touched, the model's time for a card over
+the time that the operands need from memory (floor), and the error against float64. Counts are exact
+for the compiler at hand; times are a model's. The default layer is a quarter of Flash-Next's under
+four-way expert parallelism: 16 of 64 experts local, a quarter of the slots live.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ minutes is not run.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -49,21 +50,18 @@ def _int4_layer(layer: Layer, N: int, K: int, group: int, on: torch.device) -> I
             ).cpu()
         return reference.linear(x[:rows].cpu(), exact["w"])
 
+    def gemm(rows: int) -> Tensor:
+        return linear.gptq_gemm(x[:rows], qweight, qzeros, scales, zero_offset=0, shuffled=False)
+
+    size = f"N={N} K={K} G={group}"
     for rows in ROWS:
-        shape = f"{layer.name} M={rows} N={N} K={K} G={group}"
-        yield Case(
-            "gptq_gemm",
-            shape,
-            lambda m=rows: linear.gptq_gemm(
-                x[:m], qweight, qzeros, scales, zero_offset=0, shuffled=False
-            ),
-            lambda m=rows: truth(m),
-        )
+        shape = f"{layer.name} M={rows} {size}"
+        yield Case("gptq_gemm", shape, partial(gemm, rows), partial(truth, rows))
     yield Case(
         "w4a16_gemv",
-        f"{layer.name} M=1 N={N} K={K} G={group}",
+        f"{layer.name} M=1 {size}",
         lambda: linear.w4a16_gemv(x[:1], qweight, scales, zero_bytes, group_size=group),
-        lambda: truth(1),
+        partial(truth, 1),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,12 +27,18 @@ class MoeLayer:
     expert_map: Tensor
     group_size: int
 
+    def operands(self) -> tuple[Tensor, ...]:
+        """The positional arguments of `moe_int4_decode`."""
+        weights = (self.w1, self.w1_scale, self.w2, self.w2_scale)
+        return (self.x, *weights, self.topk_weights, self.topk_ids)
+
+    def options(self) -> dict[str, Any]:
+        """Its keyword arguments."""
+        return {"group_size": self.group_size, "expert_map": self.expert_map}
+
     def run(self) -> Tensor:
         """The layer through our kernels."""
-        return moe.moe_int4_decode(
-            self.x, self.w1, self.w1_scale, self.w2, self.w2_scale, self.topk_weights,
-            self.topk_ids, group_size=self.group_size, expert_map=self.expert_map,
-        )  # fmt: skip
+        return moe.moe_int4_decode(*self.operands(), **self.options())
 
     def slot_experts(self) -> list[list[int]]:
         """The local expert of each slot, -1 for those of other ranks."""

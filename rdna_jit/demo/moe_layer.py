@@ -8,6 +8,7 @@ from rdna_jit import emulator, models, synthetic
 from rdna_jit.check import errors
 from rdna_jit.config import config
 from rdna_jit.device import device
+from rdna_jit.dispatch import plan_of
 from rdna_jit.emulator.profile import Profile
 from rdna_jit.kernel import Kernel
 from rdna_jit.ops import moe
@@ -74,10 +75,7 @@ def run() -> Report:
     rel_l2, max_norm = errors(got, layer.truth())
     with config.scope(backend="emulator"), emulator.profiling() as profiles:
         layer.run()
-    plan = moe.moe_int4_decode.plan(
-        layer.x, layer.w1, layer.w1_scale, layer.w2, layer.w2_scale, layer.topk_weights,
-        layer.topk_ids, group_size=layer.group_size, expert_map=layer.expert_map,
-    )  # fmt: skip
+    plan = plan_of(moe.moe_int4_decode, *layer.operands(), **layer.options())
     kernels: list[Kernel] = [launch.kernel for launch in plan.launches]
     per_expert = 2 * (layer.w1[0].numel() + layer.w2[0].numel())
     weights = per_expert * sum(e >= 0 for row in layer.slot_experts() for e in row)

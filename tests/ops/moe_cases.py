@@ -87,7 +87,13 @@ def poisoned(*shape: int) -> torch.Tensor:
 
 
 def quantised(
-    rng: np.random.Generator, experts: int, rows: int, K: int, G: int, asymmetric: bool, scale: float
+    rng: np.random.Generator,
+    experts: int,
+    rows: int,
+    K: int,
+    G: int,
+    asymmetric: bool,
+    scale: float,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:  # fmt: skip
     """Packed codes, scales, packed zeros, float64 weights. Every code occurs, scales differ per row
     and group and have both signs, zero points are 0..15."""
@@ -109,7 +115,7 @@ def route(rng: np.random.Generator, case: Case, expert_map: np.ndarray | None) -
     count = s.E_g if case.with_map else s.E
     probability = 1 / np.arange(1, count + 1) ** (1.2 if case.routing == "skewed" else 0.0)
     probability /= probability.sum()
-    repeat = case.shape.T > count
+    repeat = count < case.shape.T
     ids = np.stack(
         [rng.choice(count, s.T, replace=repeat, p=probability) for _ in range(case.M)]
     ).astype(np.int64)

@@ -9,7 +9,7 @@ from rdna_jit import ContractError, config
 from rdna_jit.ops.moe import moe_int4_decode
 from rdna_jit.ops.moe_compat import moe_skinny_decode_supported
 
-M, H, I, G, T, E = 2, 64, 32, 32, 2, 3
+M, H, I, G, T, E = 2, 64, 32, 32, 2, 3  # noqa: E741
 
 
 def halves(*shape: int) -> torch.Tensor:
