@@ -57,10 +57,13 @@ endef
 
 $(VENV)/.base: pyproject.toml
 	$(call apt,$(APT_HIP))
-	@if $(PYTHON) -c "import torch" 2>/dev/null; then \
-	  echo "using the torch that $(PYTHON) has"; \
-	  $(PYTHON) -m venv --system-site-packages $(VENV); \
-	else $(PYTHON) -m venv $(VENV) && echo "installing $(TORCH)" && $(PIP) "$(TORCH)"; fi
+	@$(PYTHON) -m venv $(VENV)
+	@site=$$($(PYTHON) -c "import os, torch; print(os.path.dirname(os.path.dirname(torch.__file__)))" \
+	  2>/dev/null) || site=; \
+	if [ -n "$$site" ]; then \
+	  echo "using the torch of $$site"; \
+	  echo "$$site" > "$$($(PY) -c "import sysconfig; print(sysconfig.get_path('purelib'))")/torch.pth"; \
+	else echo "installing $(TORCH)" && $(PIP) "$(TORCH)"; fi
 	$(PIP) --editable ".[emulator]"
 	@touch $@
 
