@@ -220,7 +220,8 @@ class Generator:
              lanes // 4 * 4 + 3 - lanes % 4),
             (f"(u32)__builtin_amdgcn_ds_swizzle((int){source}, {0x1F | (amount % 32) << 10})",
              lanes ^ amount % 32),
-            (f"__builtin_amdgcn_permlanex16(0u, {source}, 0x76543210u, 0xfedcba98u, false, false)",
+            # NOTE: fetches inactive lanes, since LLVM 15 moves permlane into conditional code.
+            (f"__builtin_amdgcn_permlanex16(0u, {source}, 0x76543210u, 0xfedcba98u, true, false)",
              lanes ^ 16),
             (f"__builtin_amdgcn_readfirstlane({source})", lanes * 0),
         ))

@@ -204,7 +204,7 @@ def _fused(form: Format, dtype: type) -> Callable[..., np.ndarray]:
 
 operator("f32 <- f32 f32 f32", "__builtin_fmaf({0}, {1}, {2})", _fused(SINGLE, np.float32))
 operator("f64 <- f64 f64 f64", "__builtin_fma({0}, {1}, {2})", _fused(DOUBLE, np.float64))
-operator("f16 <- f16 f16 f16", "__builtin_fmaf16({0}, {1}, {2})", _fused(HALF, np.float16))
+operator("f16 <- f16 f16 f16", "(f16)__builtin_fmaf16({0}, {1}, {2})", _fused(HALF, np.float16))
 for _name, _ufunc in (("+", np.add), ("*", np.multiply)):
     # The high half of a packed operation.
     operator("f16 <- f16 f16 f16 f16", f"(pair({{0}}, {{1}}) {_name} pair({{2}}, {{3}}))[1]",
