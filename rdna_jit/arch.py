@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from dataclasses import dataclass
+from functools import cache
 
 from .config import config
 from .errors import ContractError, UnsupportedArchError
@@ -88,6 +90,15 @@ def get(name: str) -> Arch:
             known=tuple(ARCHS),
         )
     return arch
+
+
+@cache
+def note_missing_dots(name: str) -> None:
+    """Say once per arch that our kernels run without dot instructions there."""
+    if not get(name).dot2:
+        logging.getLogger("rdna_jit").warning(
+            f"{name} has no dot instructions: kernels take mixed-precision FMAs, at half the rate"
+        )
 
 
 def from_version(version: str) -> Arch:

@@ -254,6 +254,7 @@ class Kernel:
         info = self._find_entry(code_object)
         if self.spec is not None:
             self.spec.check(info)
+            archs.note_missing_dots(arch)
         self._entries[arch] = entry
         return Program(self.name, code_object, info, self._signature(info), key.digest)
 

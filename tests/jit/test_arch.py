@@ -54,3 +54,11 @@ def test_the_hsa_override_is_understood(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv("HSA_OVERRIDE_GFX_VERSION", "gfx1030")
     with pytest.raises(ContractError, match="HSA_OVERRIDE_GFX_VERSION"):
         arch.override()
+
+
+def test_missing_dot_instructions_are_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    arch.note_missing_dots.cache_clear()
+    for _ in range(2):
+        for name in ("gfx1010", "gfx1030"):
+            arch.note_missing_dots(name)
+    assert [record.getMessage().split()[0] for record in caplog.records] == ["gfx1010"]
