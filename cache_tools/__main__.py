@@ -29,6 +29,11 @@ COMMANDS = {
     "doctor": ("doctor", "what is found, what would fail, what to do", ["doctor", "doctor --json"]),
 }
 EPILOG = """\
+examples:
+  rdna-jit-cache list --sort size        rdna-jit-cache show 3fa9c1 --isa
+  rdna-jit-cache warm --model flash-next --arch gfx1030
+  rdna-jit-cache export kernels.tar.gz   rdna-jit-cache COMMAND --help
+
 exit status: 0 done, 1 something is wrong with entries or the machine (the output says what),
 2 the command could not be carried out
 """

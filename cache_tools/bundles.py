@@ -49,7 +49,7 @@ def configure_import(parser: argparse.ArgumentParser) -> None:
 
 
 def run_import(arguments: argparse.Namespace) -> int:
-    store = where.own_store(arguments)
+    store = where.own_store(arguments, create=True)
     summary = bundle.import_bundle(arguments.file, store, allow_unsigned=arguments.allow_unsigned)
     return _report(arguments, summary, f"{store.root}:")
 

@@ -72,8 +72,8 @@ def run_warm(arguments: argparse.Namespace) -> int:
     if not chosen:
         raise ContractError("nothing to compile: give --recorded FILE, --calls FILE or --model")
     start = time.perf_counter()
-    store = where.own_store(arguments)
-    layers = where.all_stores(arguments)[1:]
+    store = where.own_store(arguments, create=True)
+    layers = where.layers(arguments)
     missing, results = _look_up(chosen, KernelCache(store, layers))
     if not arguments.dry_run:
         count = arguments.jobs or len(os.sched_getaffinity(0))
@@ -112,7 +112,10 @@ def _lines(path: str) -> list[str]:
     if path == "-":
         return sys.stdin.readlines()
     with open(path, encoding="utf-8") as file:
-        return file.readlines()
+        try:
+            return file.readlines()
+        except UnicodeDecodeError as error:
+            raise ContractError(f"{path} is no text file: {error}") from None
 
 
 def _look_up(chosen: list[Job], kernels: KernelCache) -> tuple[list[Job], list[Result]]:

@@ -19,8 +19,10 @@ def add_dir(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def own_store(arguments: argparse.Namespace) -> Store:
-    """The writable store: --dir, else what the settings say."""
+def own_store(arguments: argparse.Namespace, create: bool = False) -> Store:
+    """The writable store: --dir, which must exist unless `create`, else what the settings say."""
+    if arguments.dir and not create and not arguments.dir.is_dir():
+        raise ContractError(f"there is no folder {arguments.dir}")
     root = str(arguments.dir) if arguments.dir else configured.root()
     if root is None:
         raise ContractError(
@@ -30,13 +32,16 @@ def own_store(arguments: argparse.Namespace) -> Store:
     return Store(root, signing_key=configured.signing_key())
 
 
-def all_stores(arguments: argparse.Namespace) -> list[Store]:
-    """The writable store and the read-only layers; --dir leaves only that folder."""
+def layers(arguments: argparse.Namespace) -> list[Store]:
+    """The read-only layers; --dir leaves none."""
     key = configured.signing_key()
-    if arguments.dir:
-        return [own_store(arguments)]
-    layers = [Store(str(root), readonly=True, signing_key=key) for root in config.cache_readonly]
-    return [own_store(arguments), *layers]
+    roots = () if arguments.dir else config.cache_readonly
+    return [Store(str(root), readonly=True, signing_key=key) for root in roots]
+
+
+def all_stores(arguments: argparse.Namespace) -> list[Store]:
+    """The writable store and the read-only layers."""
+    return [own_store(arguments), *layers(arguments)]
 
 
 def find(stores: list[Store], prefix: str) -> tuple[Store, str, str]:

@@ -98,6 +98,7 @@ def public_op(
         call = functools.wraps(run)(made["call"])
         parameters = list(inspect.signature(run).parameters.values())[1:]
         call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        made["plan_of"].__qualname__ = f"{name}.plan"  # what a wrong call's TypeError names
         call.plan = made["plan_of"]  # type: ignore[attr-defined]
         call.schema = schema  # type: ignore[attr-defined]
         call.batch_invariant = batch_invariant  # type: ignore[attr-defined]

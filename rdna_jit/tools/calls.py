@@ -55,6 +55,9 @@ def _value(node: ast.expr) -> Any:
         dtype = getattr(torch, DTYPES.get(name, name), None)
         if not isinstance(dtype, torch.dtype):
             raise ValueError(f"{name} is no dtype; known are {', '.join(DTYPES)}")
-        shape = ast.literal_eval(node.slice)
-        return torch.empty(shape if isinstance(shape, tuple) else (shape,), dtype=dtype)
+        sizes = ast.literal_eval(node.slice)
+        sizes = sizes if isinstance(sizes, tuple) else (sizes,)
+        if not all(type(size) is int and size >= 0 for size in sizes):
+            raise ValueError(f"{ast.unparse(node)}: sizes are integers from 0 on")
+        return torch.empty(sizes, dtype=dtype)
     return ast.literal_eval(node)

@@ -80,9 +80,16 @@ def test_list_leaves_last_use_alone(filled, capsys):
     assert os.stat(path).st_atime == 1e9
 
 
-def test_empty_or_missing_cache_lists_nothing(tmp_path, capsys):
-    assert command_json(capsys, "list", "--dir", tmp_path / "none") == []
+def test_a_cache_that_is_not_there_yet_lists_nothing(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("RDNA_JIT_CACHE_DIR", str(tmp_path / "none"))
+    assert command_json(capsys, "list") == []
     assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize("name", ["list", "verify", "prune", "clear"])
+def test_a_folder_that_is_named_must_be_there(tmp_path, capsys, name):
+    status, _, err = command(capsys, name, "--dir", tmp_path / "typo")
+    assert status == 2 and "typo" in err and not (tmp_path / "typo").exists()
 
 
 def test_show_finds_by_prefix(filled, capsys):
@@ -185,6 +192,20 @@ def test_mistakes_get_one_message_and_status_2(tmp_path, capsys, arguments):
     status, out, err = command(capsys, *arguments, *extra)
     assert status == 2 and out == ""
     assert err.strip() and "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    ("option", "content"),
+    [
+        ("--recorded", b"\xff\xfe\n"),
+        ("--calls", b"linear.w4a16_gemv(f16[1,-8], i32[1,8], f16[1,8])"),
+    ],
+)
+def test_warm_names_the_file_that_it_cannot_use(tmp_path, capsys, option, content):
+    file = tmp_path / "list"
+    file.write_bytes(content)
+    status, _, err = command(capsys, "warm", option, file, "--dir", tmp_path)
+    assert status == 2 and str(file) in err and "Traceback" not in err
 
 
 def test_cache_that_is_off_is_said(capsys, monkeypatch):
