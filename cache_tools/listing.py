@@ -9,7 +9,7 @@ from collections import Counter
 from typing import Any
 
 from cache_tools import where
-from cache_tools.output import age_text, print_json, print_table, size_text
+from cache_tools.output import age_text, plain, print_json, print_table, size_text
 from rdna_jit.cache import usage
 from rdna_jit.cache.format import BadEntry, Record
 from rdna_jit.cache.store import KERNELS, USAGE, EntryFile, Store
@@ -92,13 +92,13 @@ def _row(
     return {
         "key": entry.key,
         "kind": entry.kind,
-        "kernel": metadata.get("kernel", ""),
-        "values": metadata.get("values", {}),
-        "arch": metadata.get("arch", ""),
-        "options": metadata.get("options", []),
-        "compiler": metadata.get("compiler", ""),
+        "kernel": metadata.get("kernel") or "",
+        "values": metadata.get("values") or {},
+        "arch": metadata.get("arch") or "",
+        "options": metadata.get("options") or [],
+        "compiler": metadata.get("compiler") or "",
         "compile_seconds": metadata.get("seconds"),
-        "resources": metadata.get("resources", {}),
+        "resources": metadata.get("resources") or {},
         "bytes": entry.size,
         "created": entry.created,
         "used": max(entry.used, entry.created),
@@ -180,15 +180,15 @@ def _print_facts(facts: dict[str, Any]) -> None:
         elif name == "resources":
             for kernel, numbers in value.items():
                 text = ", ".join(f"{k} {v}" for k, v in numbers.items())
-                print(f"{'resources':<16} {kernel}: {text}")
+                print(plain(f"{'resources':<16} {kernel}: {text}"))
             continue
         elif name == "values":
             value = ", ".join(f"{k}={v}" for k, v in value.items())
         elif name == "options":
-            value = " ".join(value)
+            value = " ".join(map(str, value))
         elif name == "bytes":
             value = f"{value} ({size_text(value)})"
-        print(f"{name:<16} {value}")
+        print(plain(f"{name:<16} {value}"))
     for name in ("source", "log", "isa"):
         if name in facts:
-            print(f"\n--- {name} ---{os.linesep}{facts[name] or '(empty)'}")
+            print(f"\n--- {name} ---{os.linesep}{plain(facts[name]) or '(empty)'}")

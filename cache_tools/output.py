@@ -23,8 +23,19 @@ def print_json(value: Any) -> None:
         print(json.dumps(value, indent=1, default=str))
 
 
+def plain(text: str) -> str:
+    """Text from an entry as a terminal may have it: control characters are written as escapes."""
+    if text.isprintable():
+        return text
+    keep = "\n\t"
+    return "".join(
+        c if c.isprintable() or c in keep else c.encode("unicode_escape").decode() for c in text
+    )
+
+
 def print_table(titles: Sequence[str], rows: Sequence[Sequence[str]], right: str = "") -> None:
     """Aligned columns; `right` names the titles whose columns align right."""
+    rows = [[plain(cell.replace("\n", "\\n")) for cell in row] for row in rows]
     widths = [max(len(row[i]) for row in (titles, *rows)) for i in range(len(titles))]
     numeric = [title in right.split() for title in titles]
     for row in (titles, *rows):

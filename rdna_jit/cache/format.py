@@ -33,6 +33,14 @@ UNSIGNED = bytes(32)
 DIGEST_PATTERN = re.compile(r"[0-9a-f]{64}")
 MAX_HEADER_BYTES = 1 << 20
 _decode_json = json.JSONDecoder().decode
+# Fields that every header has, and types of the metadata that readers look at.
+_FIELDS = {
+    "key": str, "kind": str, "text": int, "payload": int, "has_log": bool, "metadata": dict,
+}  # fmt: skip
+_METADATA: dict[str, type | tuple[type, ...]] = {
+    "kernel": str, "spec": str, "arch": str, "compiler": str, "values": dict, "options": list,
+    "resources": dict, "seconds": (int, float),
+}  # fmt: skip
 
 
 class BadEntry(Exception):
@@ -142,21 +150,28 @@ def _header_length(data: bytes) -> int:
 def _parse_header(data: bytes) -> dict[str, Any]:
     try:
         header = _decode_json(data.decode())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise BadEntry("its header is not JSON") from error
     if not isinstance(header, dict):
         raise BadEntry("its header is not an object")
-    for name, kind in (("key", str), ("kind", str), ("text", int), ("payload", int)):
-        if not isinstance(header.get(name), kind):
+    for name, kind in _FIELDS.items():
+        if type(header.get(name)) is not kind:
             raise BadEntry(f"its header has no {name}")
-    if header["text"] < 0 or header["payload"] < 0 or not isinstance(header["metadata"], dict):
+    metadata = header["metadata"]
+    shaped = all(
+        metadata.get(n) is None or isinstance(metadata[n], kind) for n, kind in _METADATA.items()
+    )
+    resources = metadata.get("resources") or {}
+    if header["text"] < 0 or header["payload"] < 0 or not shaped:
         raise BadEntry("its header is not plausible")
+    if not all(isinstance(numbers, dict) for numbers in resources.values()):
+        raise BadEntry("its resources are not plausible")
     return header
 
 
 def _unpack_text(data: bytes) -> tuple[str, str]:
     try:
         source, log = json.loads(zlib.decompress(data))
-    except (ValueError, zlib.error) as error:
+    except (ValueError, RecursionError, zlib.error) as error:
         raise BadEntry("its text cannot be unpacked") from error
     return str(source), str(log)

@@ -230,6 +230,16 @@ def test_runs_as_a_module_and_ends_quietly_in_a_closed_pipe(filled):
     piped.stderr.close()
 
 
+def test_control_characters_of_an_entry_do_not_reach_the_terminal(store, capsys):
+    key = make_key(0)
+    metadata = {"kernel": "\x1b[2J\ud800", "values": {"a": "x\n\x07"}}
+    KernelCache(store).get_or_compile(key, compiler(key), metadata)
+    for words in (["list"], ["show", key.digest]):
+        status, out, _ = command(capsys, *words, "--dir", store.root)
+        assert status == 0 and "\\x1b[2J\\ud800" in out
+        assert all(c.isprintable() or c == "\n" for c in out)
+
+
 def test_sizes_and_ages():
     assert [size(t) for t in ("10", "1K", "1.5MiB", "2g", "3 GB")] == [
         10,

@@ -1,8 +1,13 @@
+import hashlib
+import json
 import random
+import struct
 
 import pytest
 
 from rdna_jit.cache.format import (
+    MAGIC,
+    UNSIGNED,
     BadEntry,
     Record,
     decode,
@@ -11,6 +16,7 @@ from rdna_jit.cache.format import (
     has_signature,
     header_bytes_needed,
 )
+from rdna_jit.cache.key import FORMAT_VERSION
 
 KEY = "ab" * 32
 RECORD = Record(KEY, "kernels", {"kernel": "axpy", "values": {"K": 4}}, b"\x7fELF" * 50, "src", "")
@@ -83,3 +89,41 @@ def test_signature_binds_the_content_to_the_key():
 
 def test_unsigned_and_signed_entries_decode_alike():
     assert decode(encode(RECORD, b"s" * 32), KEY, text=True) == RECORD
+
+
+def _sealed(header):
+    """An entry with any header and the digest that belongs to it."""
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    prefix = struct.pack("<8sII", MAGIC, FORMAT_VERSION, len(text))
+    return prefix + hashlib.sha256(prefix + text).digest() + UNSIGNED + text
+
+
+GOOD_HEADER = {
+    "key": KEY, "kind": "kernels", "text": 0, "payload": 0, "has_log": False, "metadata": {},
+}  # fmt: skip
+
+
+def test_the_sealed_header_of_these_tests_is_good():
+    assert decode(_sealed(GOOD_HEADER), KEY).metadata == {}
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        *({k: v for k, v in GOOD_HEADER.items() if k != name} for name in GOOD_HEADER),
+        {**GOOD_HEADER, "text": False},
+        {**GOOD_HEADER, "payload": -1},
+        {**GOOD_HEADER, "metadata": {"values": [1]}},
+        {**GOOD_HEADER, "metadata": {"kernel": 3}},
+        {**GOOD_HEADER, "metadata": {"resources": {"axpy": [1]}}},
+        b"[" * 100_000,
+        b"[]",
+        b'{"key":' + b"1" * 5000 + b"}",
+    ],
+)
+def test_a_header_of_the_wrong_shape_is_refused_though_its_digest_is_right(header):
+    data = _sealed(header)
+    with pytest.raises(BadEntry):
+        decode(data, KEY)
+    with pytest.raises(BadEntry):
+        decode_header(data, KEY)

@@ -1,6 +1,7 @@
 """`warm` with the real compiler."""
 
 import json
+import os
 
 import pytest
 
@@ -56,7 +57,7 @@ def test_recorded_kernels_are_compiled_for_each_arch_and_found(recorded, root, c
 def test_dry_run_compiles_nothing(recorded, root, capsys):
     planned = command_json(capsys, "warm", "--recorded", recorded, "--dir", root, "--dry-run")
     assert planned["counts"] == {"missing": 2}
-    assert command_json(capsys, "list", "--dir", root) == []
+    assert not os.path.exists(root)
 
 
 def test_a_kernel_that_does_not_compile_is_reported_and_the_rest_made(recorded, root, capsys):
