@@ -57,8 +57,11 @@ DEVICE void store(GLOBAL char* base, u32 offset, const T (&in)[COUNT]) {
 // COUNT 32-bit words at a wave-uniform address (multiple of 4): one scalar load.
 template <int COUNT>
 DEVICE void load_scalar(u64 address, u32 (&out)[COUNT]) {
-  using Words = u32 __attribute__((ext_vector_type(COUNT), aligned(4)));
-  const Words v = *(const CONSTANT Words*)address;
+  // NOTE: an alignment on a vector type that depends on COUNT is ignored; on a struct it holds.
+  struct __attribute__((packed, aligned(4))) Words {
+    Vec<u32, COUNT> words;
+  };
+  const Vec<u32, COUNT> v = ((const CONSTANT Words*)address)->words;
 #pragma unroll
   for (int i = 0; i < COUNT; ++i) out[i] = v[i];
 }
