@@ -125,13 +125,14 @@ def _read_manifest(archive: tarfile.TarFile, first: tarfile.TarInfo | None) -> d
                 name="bundle",
             )
         rows = {f"{row['kind']}/{row['key']}": row for row in manifest["entries"]}
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         if isinstance(error, ContractError):
             raise
         raise problem from error
     for row in rows.values():
         if (
-            not KIND_PATTERN.fullmatch(row["kind"])
+            not all(isinstance(row[name], str) for name in ("kind", "key"))
+            or not KIND_PATTERN.fullmatch(row["kind"])
             or row["kind"] in RESERVED
             or not entry_format.DIGEST_PATTERN.fullmatch(row["key"])
         ):

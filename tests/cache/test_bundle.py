@@ -12,6 +12,7 @@ import pytest
 from rdna_jit.cache import KernelCache, bundle
 from rdna_jit.cache.store import Store
 from rdna_jit.errors import ContractError
+from tests.cache.commands import command
 from tests.cache.fakes import compiler, make_key, must_not_compile
 
 SECRET = b"0123456789abcdef" * 2
@@ -136,7 +137,15 @@ def test_member_that_the_manifest_does_not_list_is_an_error(store, tmp_path, nam
     assert sorted(os.listdir(tmp_path)) == ["b.tar.gz", "cache", "other"]
 
 
-@pytest.mark.parametrize("row", [{"kind": "../x", "key": "a"}, {"kind": "locks", "key": "0" * 64}])
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"kind": "../x", "key": "a"},
+        {"kind": "locks", "key": "0" * 64},
+        {"kind": 1, "key": "0" * 64},
+        {"kind": "kernels", "key": 5},
+    ],
+)
 def test_manifest_with_an_impossible_name_is_an_error(store, tmp_path, row):
     fill(store)
     path = tmp_path / "b.tar.gz"
@@ -149,6 +158,31 @@ def test_manifest_with_an_impossible_name_is_an_error(store, tmp_path, row):
     rewrite(path, change)
     with pytest.raises(ContractError, match="impossible"):
         bundle.import_bundle(str(path), Store(str(tmp_path / "other")))
+
+
+def test_manifest_that_nests_without_end_is_an_error(store, tmp_path):
+    fill(store)
+    path = tmp_path / "b.tar.gz"
+    export(store, path)
+
+    def change(members):
+        members[0] = members[0][0], b"[" * 200_000
+
+    rewrite(path, change)
+    with pytest.raises(ContractError, match="manifest"):
+        bundle.import_bundle(str(path), Store(str(tmp_path / "other")))
+
+
+def test_a_key_file_that_cannot_be_used_stops_an_import(store, tmp_path, capsys, monkeypatch):
+    fill(store)
+    path = tmp_path / "b.tar.gz"
+    export(store, path)
+    monkeypatch.setenv("RDNA_JIT_CACHE_KEY_FILE", str(tmp_path / "no key"))
+    words = ["import", path, "--dir", tmp_path / "other"]
+    status, _, err = command(capsys, *words)
+    assert status == 2 and "RDNA_JIT_CACHE_KEY_FILE" in err
+    assert not list((tmp_path / "other").glob("kernels/*"))
+    assert command(capsys, *words, "--allow-unsigned")[0] == 0
 
 
 def test_links_in_a_bundle_are_refused(store, tmp_path):
