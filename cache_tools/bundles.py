@@ -53,8 +53,8 @@ def run_import(arguments: argparse.Namespace) -> int:
     store = where.own_store(arguments, create=True)
     if config.cache_key_file and not store.signing_key and not arguments.allow_unsigned:
         raise ContractError(
-            f"the signing key of RDNA_JIT_CACHE_KEY_FILE={config.cache_key_file} cannot be used, so "
-            "no signature can be checked; mend the file, or pass --allow-unsigned"
+            f"the signing key of RDNA_JIT_CACHE_KEY_FILE={config.cache_key_file} cannot be used, "
+            "so no signature can be checked; mend the file, or pass --allow-unsigned"
         )
     summary = bundle.import_bundle(arguments.file, store, allow_unsigned=arguments.allow_unsigned)
     return _report(arguments, summary, f"{store.root}:")

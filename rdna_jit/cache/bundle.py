@@ -70,9 +70,11 @@ def export_bundle(path: str, chosen: Iterable[tuple[Store, str, str]]) -> Summar
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
-    except BaseException:
+    except BaseException as error:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
+        if isinstance(error, OSError):
+            raise OSError(error.errno, error.strerror, path) from error
         raise
     return summary
 
