@@ -35,8 +35,27 @@ REASONS = (
     (r"s_(code_end|wait_idle|endpgm_)", "padding, context switches, graphics"),
     (r"(s_|v_)(clrexcp|version)|v_pipeflush", "no effect on results"),
 )  # fmt: skip
-GROUPS = ("SOP1", "SOP2", "SOPC", "SOPK", "SOPP", "SMEM", "VOP1", "VOP2", "VOPC", "VOP3", "VOP3P",
-          "SDWA", "DPP16", "DPP8", "DS", "FLAT", "GLOBAL", "SCRATCH", "MUBUF")
+GROUPS = (
+    "SOP1",
+    "SOP2",
+    "SOPC",
+    "SOPK",
+    "SOPP",
+    "SMEM",
+    "VOP1",
+    "VOP2",
+    "VOPC",
+    "VOP3",
+    "VOP3P",
+    "SDWA",
+    "DPP16",
+    "DPP8",
+    "DS",
+    "FLAT",
+    "GLOBAL",
+    "SCRATCH",
+    "MUBUF",
+)
 
 
 @dataclass
@@ -66,8 +85,11 @@ def _group(name: str, samples: list) -> Group:
         except Unsupported as reason:
             refusals.setdefault(decoded.mnemonic, str(reason))
     group.supported = sorted(taken)
-    group.refused = {mnemonic: reason_for(mnemonic, reason)
-                     for mnemonic, reason in sorted(refusals.items()) if mnemonic not in taken}
+    group.refused = {
+        mnemonic: reason_for(mnemonic, reason)
+        for mnemonic, reason in sorted(refusals.items())
+        if mnemonic not in taken
+    }
     return group
 
 
@@ -80,8 +102,14 @@ def reason_for(mnemonic: str, otherwise: str) -> str:
 
 def unexplained(groups: list[Group]) -> list[str]:
     """Refused mnemonics whose reason is not stated above."""
-    return sorted({mnemonic for group in groups for mnemonic in group.refused
-                   if reason_for(mnemonic, "") == ""})
+    return sorted(
+        {
+            mnemonic
+            for group in groups
+            for mnemonic in group.refused
+            if reason_for(mnemonic, "") == ""
+        }
+    )
 
 
 def page(groups: list[Group]) -> str:
@@ -112,8 +140,10 @@ def page(groups: list[Group]) -> str:
         by_reason: dict[str, list[str]] = {}
         for mnemonic, reason in group.refused.items():
             by_reason.setdefault(reason, []).append(mnemonic)
-        lines += [f"| {group.name} | {' '.join(f'`{m}`' for m in names)} | {reason} |"
-                  for reason, names in by_reason.items()]
+        lines += [
+            f"| {group.name} | {' '.join(f'`{m}`' for m in names)} | {reason} |"
+            for reason, names in by_reason.items()
+        ]
     lines += ["", "## Runs", ""]
     for group in groups:
         names = " ".join(f"`{mnemonic}`" for mnemonic in group.supported)

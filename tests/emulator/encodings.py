@@ -51,8 +51,12 @@ def _vector_short() -> Iterator[Candidate]:
     """VOP1, VOP2 and VOPC, plain and with the SDWA, DPP16 and DPP8 words."""
     for op in range(0x100):
         yield Candidate("VOP1", op, (0x7E000000 | op << 9,))
-    sources = {"": (VGPR + 4, 0x3F800000), "SDWA": (_SDWA, 0x06060604),
-               "DPP16": (_DPP16, 0xFF00E404), "DPP8": (_DPP8, 0x05397704)}
+    sources = {
+        "": (VGPR + 4, 0x3F800000),
+        "SDWA": (_SDWA, 0x06060604),
+        "DPP16": (_DPP16, 0xFF00E404),
+        "DPP8": (_DPP8, 0x05397704),
+    }
     for form, (source, word) in sources.items():
         for op in range(0x3E):
             head = op << 25 | 6 << 17 | 2 << 9 | source
@@ -66,8 +70,14 @@ def _vector_short() -> Iterator[Candidate]:
 def _vector_long() -> Iterator[Candidate]:
     v = VGPR
     for op in range(0x400):
-        for a, b, c in ((v + 4, v + 6, v + 8), (v + 4, v + 6, 0), (v + 4, 0, 0), (v + 4, 2, 3),
-                        (v + 4, 2, 0), (4, 2, 0)):
+        for a, b, c in (
+            (v + 4, v + 6, v + 8),
+            (v + 4, v + 6, 0),
+            (v + 4, 0, 0),
+            (v + 4, 2, 3),
+            (v + 4, 2, 0),
+            (4, 2, 0),
+        ):
             yield Candidate("VOP3", op, (0xD4000000 | op << 16 | 2, a | b << 9 | c << 18))
     for op in range(0x80):
         for c in (v + 8, 0):
@@ -76,8 +86,17 @@ def _vector_long() -> Iterator[Candidate]:
 
 
 def _memory() -> Iterator[Candidate]:
-    data = ((8, 0, 4, 2), (0, 0, 4, 2), (8, 0, 4, 0), (0, 6, 4, 2), (8, 6, 4, 2), (0, 6, 4, 0),
-            (8, 0, 0, 0), (0, 0, 0, 0), (0, 0, 4, 0))
+    data = (
+        (8, 0, 4, 2),
+        (0, 0, 4, 2),
+        (8, 0, 4, 0),
+        (0, 6, 4, 2),
+        (8, 6, 4, 2),
+        (0, 6, 4, 0),
+        (8, 0, 0, 0),
+        (0, 0, 0, 0),
+        (0, 0, 4, 0),
+    )
     for op in range(0x100):
         for vdst, data1, data0, address in data:
             word = vdst << 24 | data1 << 16 | data0 << 8 | address
@@ -105,8 +124,9 @@ def instructions(arch: str = "gfx1030") -> dict[str, list[Instruction]]:
     tried = candidates()
     padding = [_NOP] * (_STRIDE // 4)
     words = [w for c in tried for w in (*c.words, *padding)[: _STRIDE // 4]]
-    body = "\n".join(".long " + ", ".join(map(hex, words[k: k + 64]))
-                     for k in range(0, len(words), 64))
+    body = "\n".join(
+        ".long " + ", ".join(map(hex, words[k : k + 64])) for k in range(0, len(words), 64)
+    )
     code = CodeObject(assemble(body, arch=arch))
     entry = code.kernels["probe"].entry
     decoded = {i.address: i for i in disassemble(code, "probe")}

@@ -43,9 +43,25 @@ def compile_with(tool: str, level: str, source: str) -> bytes:
         text, made = Path(folder) / "program.hip", Path(folder) / "program.co"
         text.write_text(source)
         subprocess.run(
-            [tool, "-x", "hip", f"--offload-arch={ARCH}", "--cuda-device-only",
-             "--no-gpu-bundle-output", "-nogpuinc", "-nogpulib", *FLAGS, level, str(text),
-             "-o", str(made)], check=True, capture_output=True, text=True)
+            [
+                tool,
+                "-x",
+                "hip",
+                f"--offload-arch={ARCH}",
+                "--cuda-device-only",
+                "--no-gpu-bundle-output",
+                "-nogpuinc",
+                "-nogpulib",
+                *FLAGS,
+                level,
+                str(text),
+                "-o",
+                str(made),
+            ],
+            check=True,
+            capture_output=True,
+            text=True,
+        )
         return made.read_bytes()
 
 

@@ -20,6 +20,28 @@ ITEMS = BLOCK * GROUPS
 POOL = {"u32": 5, "u64": 2, "f32": 3, "f64": 1, "f16": 2}
 ARRAY = 8
 
+# Moves between the lanes of a wave: the text, and the lane that each lane reads for an amount.
+LANE = np.arange(32)
+ROW, QUAD = LANE // 16 * 16, LANE // 4 * 4
+LANE_MOVES: tuple[tuple[str, Callable[[int], np.ndarray]], ...] = (
+    ("__builtin_amdgcn_ds_bpermute((int)((t + {n}u) << 2), (int){x})", lambda n: (LANE + n) % 32),
+    (
+        "__builtin_amdgcn_update_dpp(0, (int){x}, {rotate}, 15, 15, false)",
+        lambda n: ROW + (LANE - n) % 16,
+    ),
+    (
+        "__builtin_amdgcn_update_dpp(0, (int){x}, 0x1b, 15, 15, false)",
+        lambda n: QUAD + 3 - LANE % 4,
+    ),
+    ("__builtin_amdgcn_ds_swizzle((int){x}, {exchange})", lambda n: LANE ^ n),
+    # NOTE: fetches inactive lanes, since LLVM 15 moves permlane into conditional code.
+    (
+        "__builtin_amdgcn_permlanex16(0u, {x}, 0x76543210u, 0xfedcba98u, true, false)",
+        lambda n: LANE ^ 16,
+    ),
+    ("__builtin_amdgcn_readfirstlane({x})", lambda n: LANE * 0),
+)
+
 Variables = dict[str, np.ndarray]
 Run = Callable[[Variables, np.ndarray], None]
 
@@ -78,8 +100,11 @@ class Generator:
         choice = self._random.choice([op for op in OPERATORS if op.result == of])
         operands = [self._expression(t, depth - 1) for t in choice.operands]
         values = [operand.value for operand in operands]
-        return Expression(of, choice.text.format(*(operand.text for operand in operands)),
-                          lambda v: choice.host(*(value(v) for value in values)))
+        return Expression(
+            of,
+            choice.text.format(*(operand.text for operand in operands)),
+            lambda v: choice.host(*(value(v) for value in values)),
+        )
 
     def _leaf(self, of: str) -> Expression:
         if self._random.random() < 0.75:
@@ -91,8 +116,19 @@ class Generator:
     def _constant(self, of: str) -> tuple[str, object]:
         if of in ("u32", "u64"):
             width = 32 if of == "u32" else 64
-            value = self._random.choice((0, 1, 2, 31, 255, 0x8000, (1 << width) - 1,
-                                         1 << (width - 1), self._random.getrandbits(width)))
+            value = self._random.choice(
+                (
+                    0,
+                    1,
+                    2,
+                    31,
+                    255,
+                    0x8000,
+                    (1 << width) - 1,
+                    1 << (width - 1),
+                    self._random.getrandbits(width),
+                )
+            )
             return f"{value:#x}{'u' if of == 'u32' else 'ull'}", value
         value = self._random.choice((0.0, 1.0, -1.0, 0.5, -2.0, 3.0, 1024.0, 0.0625))
         return {"f16": f"(f16){value}f", "f32": f"{value}f", "f64": f"{value}"}[of], value
@@ -136,8 +172,9 @@ class Generator:
             for step in no.steps:
                 step(v, mask & ~taken)
 
-        made.add([f"if ({condition.text} >> {bit} & 1u) {{", *yes.lines, "} else {", *no.lines,
-                  "}"], run)
+        made.add(
+            [f"if ({condition.text} >> {bit} & 1u) {{", *yes.lines, "} else {", *no.lines, "}"], run
+        )
 
     def _switch(self, made: Program, nesting: int) -> None:
         """Three cases and a default, the second of which falls through."""
@@ -151,8 +188,9 @@ class Generator:
                     step(v, mask & lanes)
 
         lines = [f"switch ({choice.text} & 7u) {{"]
-        for label, case in zip(("case 0u:", "case 1u:", "case 2u:", "default:"), cases,
-                               strict=True):
+        for label, case in zip(
+            ("case 0u:", "case 1u:", "case 2u:", "default:"), cases, strict=True
+        ):
             lines += [label, *case.lines] + ["break;"] * (label != "case 1u:")
         made.add([*lines, "}"], run)
 
@@ -171,9 +209,16 @@ class Generator:
                     step(v, mask)
                 mask = mask & (leave.value(v) & np.uint32(3) != 2)
 
-        made.add([f"for (u32 {counter} = 0, n{counter} = {rounds.text} & 7u; "
-                  f"{counter} < n{counter}; ++{counter}) {{", *body.lines,
-                  f"if (({leave.text} & 3u) == 2u) break;", "}"], run)
+        made.add(
+            [
+                f"for (u32 {counter} = 0, n{counter} = {rounds.text} & 7u; "
+                f"{counter} < n{counter}; ++{counter}) {{",
+                *body.lines,
+                f"if (({leave.text} & 3u) == 2u) break;",
+                "}",
+            ],
+            run,
+        )
 
     def _fresh(self, stem: str) -> str:
         self._counter += 1
@@ -188,14 +233,20 @@ class Generator:
         def run(v: Variables, mask: np.ndarray) -> None:
             v[target] = np.roll(v[source].reshape(GROUPS, BLOCK), -turn, axis=1).ravel()
 
-        made.add([f"shared[t] = {source}; barrier();",
-                  f"{target} = shared[(t + {turn}u) & {BLOCK - 1}u]; barrier();"], run)
+        made.add(
+            [
+                f"shared[t] = {source}; barrier();",
+                f"{target} = shared[(t + {turn}u) & {BLOCK - 1}u]; barrier();",
+            ],
+            run,
+        )
 
     def _histogram(self, made: Program) -> None:
         """LDS atomics whose order does not matter."""
         place, amount, target = (self._random.choice(names("u32")) for _ in range(3))
-        name, ufunc = self._random.choice((("add", np.add), ("xor", np.bitwise_xor),
-                                           ("or", np.bitwise_or), ("max", np.maximum)))
+        name, ufunc = self._random.choice(
+            (("add", np.add), ("xor", np.bitwise_xor), ("or", np.bitwise_or), ("max", np.maximum))
+        )
 
         def run(v: Variables, mask: np.ndarray) -> None:
             totals = np.zeros((GROUPS, BLOCK), np.uint32)
@@ -203,33 +254,27 @@ class Generator:
             ufunc.at(totals, (group, v[place] % BLOCK), v[amount])
             v[target] = totals.ravel()
 
-        made.add(["shared[t] = 0u; barrier();",
-                  f"__atomic_fetch_{name}(&shared[{place} % {BLOCK}u], {amount}, 0); barrier();",
-                  f"{target} = shared[t]; barrier();"], run)
+        made.add(
+            [
+                "shared[t] = 0u; barrier();",
+                f"__atomic_fetch_{name}(&shared[{place} % {BLOCK}u], {amount}, 0); barrier();",
+                f"{target} = shared[t]; barrier();",
+            ],
+            run,
+        )
 
     def _cross_lane(self, made: Program) -> None:
         source, target = (self._random.choice(names("u32")) for _ in range(2))
-        amount = self._random.randrange(1, 32)
-        lanes = np.arange(32)
-        text, order = self._random.choice((
-            (f"(u32)__builtin_amdgcn_ds_bpermute((int)((t + {amount}u) << 2), (int){source})",
-             (lanes + amount) % 32),
-            (f"(u32)__builtin_amdgcn_update_dpp(0, (int){source}, {0x120 | amount % 15 + 1}, 15, "
-             "15, false)", lanes // 16 * 16 + (lanes - (amount % 15 + 1)) % 16),
-            (f"(u32)__builtin_amdgcn_update_dpp(0, (int){source}, 0x1b, 15, 15, false)",
-             lanes // 4 * 4 + 3 - lanes % 4),
-            (f"(u32)__builtin_amdgcn_ds_swizzle((int){source}, {0x1F | (amount % 32) << 10})",
-             lanes ^ amount % 32),
-            # NOTE: fetches inactive lanes, since LLVM 15 moves permlane into conditional code.
-            (f"__builtin_amdgcn_permlanex16(0u, {source}, 0x76543210u, 0xfedcba98u, true, false)",
-             lanes ^ 16),
-            (f"__builtin_amdgcn_readfirstlane({source})", lanes * 0),
-        ))
+        amount = self._random.randrange(1, 16)
+        text, from_lane = self._random.choice(LANE_MOVES)
+        order = from_lane(amount)
 
         def run(v: Variables, mask: np.ndarray) -> None:
             v[target] = v[source].reshape(-1, 32)[:, order].ravel()
 
-        made.add([f"{target} = {text};"], run)
+        rotate, exchange = 0x120 | amount, 0x1F | amount << 10
+        moved = text.format(x=source, n=amount, rotate=rotate, exchange=exchange)
+        made.add([f"{target} = (u32){moved};"], run)
 
     def _array(self, made: Program) -> None:
         """A private array with indices that only run time knows."""
@@ -243,10 +288,15 @@ class Generator:
             array[at.value(v) % ARRAY, items] = filler.value(v)
             v[target] = array[read.value(v) % ARRAY, items]
 
-        made.add([f"u32 {name}[{ARRAY}];",
-                  f"for (u32 k = 0; k < {ARRAY}u; ++k) {name}[k] = u32_0 + k;",
-                  f"{name}[{at.text} % {ARRAY}u] = {filler.text};",
-                  f"{target} = {name}[{read.text} % {ARRAY}u];"], run)
+        made.add(
+            [
+                f"u32 {name}[{ARRAY}];",
+                f"for (u32 k = 0; k < {ARRAY}u; ++k) {name}[k] = u32_0 + k;",
+                f"{name}[{at.text} % {ARRAY}u] = {filler.text};",
+                f"{target} = {name}[{read.text} % {ARRAY}u];",
+            ],
+            run,
+        )
 
 
 PRELUDE = """
@@ -272,9 +322,9 @@ _STORE = {
     "u64": "out[at] = (u32){0}; out[at + 1] = (u32)({0} >> 32);",
     "f32": "out[at] = to_bits({0});",
     "f64": "{{ u64 b = {0} != {0} ? 0x7ff8000000000000ull : __builtin_bit_cast(u64, {0}); "
-           "out[at] = (u32)b; out[at + 1] = (u32)(b >> 32); }}",
+    "out[at] = (u32)b; out[at + 1] = (u32)(b >> 32); }}",
     "f16": "out[at] = {0} != {0} ? 0x7e00u : {0} == (f16)0.0f ? 0u : "
-           "(u32)__builtin_bit_cast(unsigned short, {0});",
+    "(u32)__builtin_bit_cast(unsigned short, {0});",
 }
 WORDS = {of: 2 if of in ("u64", "f64") else 1 for of in POOL}
 TOTAL_WORDS = sum(POOL[of] * WORDS[of] for of in POOL)
@@ -323,8 +373,9 @@ def evaluate(program: Program, words: np.ndarray) -> np.ndarray:
     """The output words that the program must store, of shape (items, words)."""
     v: Variables = dict(zip(names("u32"), (row.copy() for row in words[:-1]), strict=True))
     for k, name in enumerate(names("u64")):
-        v[name] = v[f"u32_{k + 1}"].astype(np.uint64) << np.uint64(32) \
-            | v[f"u32_{k + 2}"].astype(np.uint64)
+        v[name] = v[f"u32_{k + 1}"].astype(np.uint64) << np.uint64(32) | v[f"u32_{k + 2}"].astype(
+            np.uint64
+        )
     with np.errstate(all="ignore"):
         for of in ("f32", "f64", "f16"):
             for k, name in enumerate(names(of)):

@@ -14,8 +14,13 @@ import numpy as np
 
 from tests.emulator.oracle.floats import DOUBLE, HALF, SINGLE, Format, pack, unpack
 
-DTYPES: dict[str, type] = {"u32": np.uint32, "u64": np.uint64, "f32": np.float32,
-                           "f64": np.float64, "f16": np.float16}
+DTYPES: dict[str, type] = {
+    "u32": np.uint32,
+    "u64": np.uint64,
+    "f32": np.float32,
+    "f64": np.float64,
+    "f16": np.float16,
+}
 
 
 @dataclass(frozen=True)
@@ -63,45 +68,92 @@ def _remainder(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 # Integers of 32 and 64 bits.
 for _t, _width in (("u32", 32), ("u64", 64)):
     _of, _s = DTYPES[_t], "int" if _t == "u32" else "long long"
-    for _symbol, _ufunc in (("+", np.add), ("-", np.subtract), ("*", np.multiply),
-                            ("&", np.bitwise_and), ("|", np.bitwise_or), ("^", np.bitwise_xor)):
+    for _symbol, _ufunc in (
+        ("+", np.add),
+        ("-", np.subtract),
+        ("*", np.multiply),
+        ("&", np.bitwise_and),
+        ("|", np.bitwise_or),
+        ("^", np.bitwise_xor),
+    ):
         operator(f"{_t} <- {_t} {_t}", f"({{0}} {_symbol} {{1}})", _ufunc)
     operator(f"{_t} <- {_t}", "(~{0})", np.invert)
-    operator(f"{_t} <- {_t} u32", f"({{0}} << ({{1}} & {_width - 1}u))",
-             lambda a, n, w=_width, of=_of: a << _shift(n, w, of))
-    operator(f"{_t} <- {_t} u32", f"({{0}} >> ({{1}} & {_width - 1}u))",
-             lambda a, n, w=_width, of=_of: a >> _shift(n, w, of))
-    operator(f"{_t} <- {_t} u32", f"({_t})(({_s}){{0}} >> ({{1}} & {_width - 1}u))",
-             lambda a, n, w=_width, of=_of: _unsigned(
-                 _signed(a) >> _signed(_shift(n, w, of))))
+    operator(
+        f"{_t} <- {_t} u32",
+        f"({{0}} << ({{1}} & {_width - 1}u))",
+        lambda a, n, w=_width, of=_of: a << _shift(n, w, of),
+    )
+    operator(
+        f"{_t} <- {_t} u32",
+        f"({{0}} >> ({{1}} & {_width - 1}u))",
+        lambda a, n, w=_width, of=_of: a >> _shift(n, w, of),
+    )
+    operator(
+        f"{_t} <- {_t} u32",
+        f"({_t})(({_s}){{0}} >> ({{1}} & {_width - 1}u))",
+        lambda a, n, w=_width, of=_of: _unsigned(_signed(a) >> _signed(_shift(n, w, of))),
+    )
     # NOTE: `zero` is loaded, so that the compiler knows nothing of the dividend. LLVM 15 divides a
     # sign-extended narrow dividend through floats as if it were a small positive number.
-    operator(f"{_t} <- {_t} {_t}", f"(({{0}} + zero) / ({{1}} | ({_t})1))",
-             lambda a, b, of=_of: a // (b | of(1)))
-    operator(f"{_t} <- {_t} {_t}", f"(({{0}} + zero) % ({{1}} | ({_t})1))",
-             lambda a, b, of=_of: a % (b | of(1)))
+    operator(
+        f"{_t} <- {_t} {_t}",
+        f"(({{0}} + zero) / ({{1}} | ({_t})1))",
+        lambda a, b, of=_of: a // (b | of(1)),
+    )
+    operator(
+        f"{_t} <- {_t} {_t}",
+        f"(({{0}} + zero) % ({{1}} | ({_t})1))",
+        lambda a, b, of=_of: a % (b | of(1)),
+    )
     operator(f"{_t} <- {_t} {_t}", "({0} < {1} ? {0} : {1})", np.minimum)
-    operator(f"{_t} <- {_t} {_t}", f"(({_s}){{0}} > ({_s}){{1}} ? {{0}} : {{1}})",
-             lambda a, b: np.where(_signed(a) > _signed(b), a, b))
-operator("u32 <- u32 u32", "(u32)((int){0} / (int)(({1} & 0xffffu) + 1u))",
-         lambda a, b: _quotient(a, (b & np.uint32(0xFFFF)) + np.uint32(1)))
-operator("u32 <- u32 u32", "(u32)((int){0} % (int)(({1} & 0xffffu) + 1u))",
-         lambda a, b: _remainder(a, (b & np.uint32(0xFFFF)) + np.uint32(1)))
-operator("u32 <- u32 u32", "(u32)(((u64){0} * {1}) >> 32)",
-         lambda a, b: (a.astype(np.uint64) * b.astype(np.uint64) >> np.uint64(32))
-         .astype(np.uint32))
-operator("u64 <- u32 u32 u64", "((u64){0} * {1} + {2})",
-         lambda a, b, c: a.astype(np.uint64) * b.astype(np.uint64) + c)
-operator("u64 <- u32 u32", "((u64){0} << 32 | {1})",
-         lambda a, b: a.astype(np.uint64) << np.uint64(32) | b.astype(np.uint64))
+    operator(
+        f"{_t} <- {_t} {_t}",
+        f"(({_s}){{0}} > ({_s}){{1}} ? {{0}} : {{1}})",
+        lambda a, b: np.where(_signed(a) > _signed(b), a, b),
+    )
+operator(
+    "u32 <- u32 u32",
+    "(u32)((int){0} / (int)(({1} & 0xffffu) + 1u))",
+    lambda a, b: _quotient(a, (b & np.uint32(0xFFFF)) + np.uint32(1)),
+)
+operator(
+    "u32 <- u32 u32",
+    "(u32)((int){0} % (int)(({1} & 0xffffu) + 1u))",
+    lambda a, b: _remainder(a, (b & np.uint32(0xFFFF)) + np.uint32(1)),
+)
+operator(
+    "u32 <- u32 u32",
+    "(u32)(((u64){0} * {1}) >> 32)",
+    lambda a, b: (a.astype(np.uint64) * b.astype(np.uint64) >> np.uint64(32)).astype(np.uint32),
+)
+operator(
+    "u64 <- u32 u32 u64",
+    "((u64){0} * {1} + {2})",
+    lambda a, b, c: a.astype(np.uint64) * b.astype(np.uint64) + c,
+)
+operator(
+    "u64 <- u32 u32",
+    "((u64){0} << 32 | {1})",
+    lambda a, b: a.astype(np.uint64) << np.uint64(32) | b.astype(np.uint64),
+)
 operator("u32 <- u64", "(u32){0}", lambda a: a.astype(np.uint32))
 operator("u32 <- u64", "(u32)({0} >> 32)", lambda a: (a >> np.uint64(32)).astype(np.uint32))
-operator("u32 <- u32", "(u32)(int)(signed char){0}",
-         lambda a: a.astype(np.int8).astype(np.int32).view(np.uint32))
-operator("u32 <- u32", "(u32)(int)(short){0}",
-         lambda a: a.astype(np.int16).astype(np.int32).view(np.uint32))
-operator("u32 <- u32 u32", "(u32)(unsigned short)((u32)(unsigned short){0} * (unsigned short){1})",
-         lambda a, b: (a * b & np.uint32(0xFFFF)))
+operator(
+    "u32 <- u32",
+    "(u32)(int)(signed char){0}",
+    lambda a: a.astype(np.int8).astype(np.int32).view(np.uint32),
+)
+operator(
+    "u32 <- u32",
+    "(u32)(int)(short){0}",
+    lambda a: a.astype(np.int16).astype(np.int32).view(np.uint32),
+)
+operator(
+    "u32 <- u32 u32",
+    "(u32)(unsigned short)((u32)(unsigned short){0} * (unsigned short){1})",
+    lambda a, b: a * b & np.uint32(0xFFFF),
+)
+
 
 # Bits.
 def _per_element(of: Callable[..., int]) -> Callable[..., np.ndarray]:
@@ -117,31 +169,55 @@ def _bytes(a: int) -> list[int]:
 
 
 def _signed_byte_dot(a: int, b: int, c: int) -> int:
-    signed = ((x - (x >> 7 << 8), y - (y >> 7 << 8)) for x, y in
-              zip(_bytes(a), _bytes(b), strict=True))
+    signed = (
+        (x - (x >> 7 << 8), y - (y >> 7 << 8)) for x, y in zip(_bytes(a), _bytes(b), strict=True)
+    )
     return sum(x * y for x, y in signed) + c
 
 
 operator("u32 <- u32", "(u32)__builtin_popcount({0})", _per_element(int.bit_count))
-operator("u32 <- u32", "(u32)__builtin_clz({0} | 1u)",
-         _per_element(lambda a: 32 - (a | 1).bit_length()))
-operator("u32 <- u32", "(u32)__builtin_ctz({0} | 0x80000000u)",
-         _per_element(lambda a: ((a | 1 << 31) & -(a | 1 << 31)).bit_length() - 1))
-operator("u32 <- u32", "__builtin_bitreverse32({0})",
-         _per_element(lambda a: int(f"{a:032b}"[::-1], 2)))
-operator("u32 <- u32 u32", "__builtin_amdgcn_perm({0}, {1}, 0x05020700u)",
-         _per_element(lambda a, b: (b & 255) | (a >> 24) << 8 | (b >> 16 & 255) << 16
-                      | (a >> 8 & 255) << 24))
-operator("u32 <- u32 u32 u32", "__builtin_amdgcn_alignbit({0}, {1}, {2})",
-         _per_element(lambda a, b, n: (a << 32 | b) >> (n & 31)))
-operator("u32 <- u32 u32 u32", "((u32)__builtin_amdgcn_sdot4((int){0}, (int){1}, (int){2}, false))",
-         _per_element(_signed_byte_dot))
-operator("u32 <- u32 u32 u32", "__builtin_amdgcn_udot4({0}, {1}, {2} & 0xffffu, false)",
-         _per_element(lambda a, b, c: sum(
-             x * y for x, y in zip(_bytes(a), _bytes(b), strict=True)) + (c & 0xFFFF)))
-operator("u32 <- u32 u32", "__builtin_amdgcn_sad_u8({0}, {1}, 7u)",
-         _per_element(lambda a, b: 7 + sum(
-             abs(x - y) for x, y in zip(_bytes(a), _bytes(b), strict=True))))
+operator(
+    "u32 <- u32", "(u32)__builtin_clz({0} | 1u)", _per_element(lambda a: 32 - (a | 1).bit_length())
+)
+operator(
+    "u32 <- u32",
+    "(u32)__builtin_ctz({0} | 0x80000000u)",
+    _per_element(lambda a: ((a | 1 << 31) & -(a | 1 << 31)).bit_length() - 1),
+)
+operator(
+    "u32 <- u32", "__builtin_bitreverse32({0})", _per_element(lambda a: int(f"{a:032b}"[::-1], 2))
+)
+operator(
+    "u32 <- u32 u32",
+    "__builtin_amdgcn_perm({0}, {1}, 0x05020700u)",
+    _per_element(
+        lambda a, b: (b & 255) | (a >> 24) << 8 | (b >> 16 & 255) << 16 | (a >> 8 & 255) << 24
+    ),
+)
+operator(
+    "u32 <- u32 u32 u32",
+    "__builtin_amdgcn_alignbit({0}, {1}, {2})",
+    _per_element(lambda a, b, n: (a << 32 | b) >> (n & 31)),
+)
+operator(
+    "u32 <- u32 u32 u32",
+    "((u32)__builtin_amdgcn_sdot4((int){0}, (int){1}, (int){2}, false))",
+    _per_element(_signed_byte_dot),
+)
+operator(
+    "u32 <- u32 u32 u32",
+    "__builtin_amdgcn_udot4({0}, {1}, {2} & 0xffffu, false)",
+    _per_element(
+        lambda a, b, c: sum(x * y for x, y in zip(_bytes(a), _bytes(b), strict=True)) + (c & 0xFFFF)
+    ),
+)
+operator(
+    "u32 <- u32 u32",
+    "__builtin_amdgcn_sad_u8({0}, {1}, 7u)",
+    _per_element(
+        lambda a, b: 7 + sum(abs(x - y) for x, y in zip(_bytes(a), _bytes(b), strict=True))
+    ),
+)
 
 
 # Floats. Only operations that IEEE rounds correctly.
@@ -157,12 +233,17 @@ for _t in ("f16", "f32", "f64"):
     for _symbol, _ufunc in (("+", np.add), ("-", np.subtract), ("*", np.multiply)):
         operator(f"{_t} <- {_t} {_t}", f"({{0}} {_symbol} {{1}})", _quiet(_ufunc))
     operator(f"{_t} <- {_t}", "(-({0}))", np.negative)
-    operator(f"{_t} <- {_t} {_t}", "({0} < {1} ? {0} : {1})",
-             _quiet(lambda a, b: np.where(a < b, a, b)))
-    operator(f"u32 <- {_t} {_t}", "(u32)({0} < {1})",
-             _quiet(lambda a, b: (a < b).astype(np.uint32)))
-    operator(f"u32 <- {_t} {_t}", "(u32)!({0} >= {1})",
-             _quiet(lambda a, b: (~(a >= b)).astype(np.uint32)))
+    operator(
+        f"{_t} <- {_t} {_t}", "({0} < {1} ? {0} : {1})", _quiet(lambda a, b: np.where(a < b, a, b))
+    )
+    operator(
+        f"u32 <- {_t} {_t}", "(u32)({0} < {1})", _quiet(lambda a, b: (a < b).astype(np.uint32))
+    )
+    operator(
+        f"u32 <- {_t} {_t}",
+        "(u32)!({0} >= {1})",
+        _quiet(lambda a, b: (~(a >= b)).astype(np.uint32)),
+    )
 operator("f32 <- f32 f32", "({0} / {1})", _quiet(np.divide))
 operator("f64 <- f64 f64", "({0} / {1})", _quiet(np.divide))
 operator("f32 <- f32", "__builtin_fabsf({0})", np.abs)
@@ -177,17 +258,33 @@ operator("f32 <- f64", "(float){0}", _quiet(lambda a: a.astype(np.float32)))
 operator("f16 <- f32", "(f16){0}", _quiet(lambda a: a.astype(np.float16)))
 # NOTE: LLVM 22 multiplies halves as a mixed multiply-add with +0, which loses the sign of a zero:
 # zeros of halves are made positive where they would show.
-operator("f32 <- f16", "((float){0} + 0.0f)",
-         _quiet(lambda a: a.astype(np.float32) + np.float32(0)))
-operator("f32 <- u32", "from_bits(({0} & 0x807fffffu) | 0x3f800000u)",
-         lambda a: (a & np.uint32(0x807FFFFF) | np.uint32(0x3F800000)).view(np.float32))
-operator("f16 <- u32", "(f16)(float)(int)({0} & 0x7ffu)",
-         lambda a: (a & np.uint32(0x7FF)).astype(np.float16))
-operator("u32 <- f32", "to_bits({0})", lambda a: np.where(
-    np.isnan(a), np.uint32(0x7FC00000), a.view(np.uint32)))
-operator("u32 <- f32", "(u32)(int)clip({0}, -1e9f, 1e9f)",
-         lambda a: np.where(a > -1e9, np.where(a < 1e9, a, np.float32(1e9)), np.float32(-1e9))
-         .astype(np.int32).view(np.uint32))
+operator(
+    "f32 <- f16", "((float){0} + 0.0f)", _quiet(lambda a: a.astype(np.float32) + np.float32(0))
+)
+operator(
+    "f32 <- u32",
+    "from_bits(({0} & 0x807fffffu) | 0x3f800000u)",
+    lambda a: (a & np.uint32(0x807FFFFF) | np.uint32(0x3F800000)).view(np.float32),
+)
+operator(
+    "f16 <- u32",
+    "(f16)(float)(int)({0} & 0x7ffu)",
+    lambda a: (a & np.uint32(0x7FF)).astype(np.float16),
+)
+operator(
+    "u32 <- f32",
+    "to_bits({0})",
+    lambda a: np.where(np.isnan(a), np.uint32(0x7FC00000), a.view(np.uint32)),
+)
+operator(
+    "u32 <- f32",
+    "(u32)(int)clip({0}, -1e9f, 1e9f)",
+    lambda a: (
+        np.where(a > -1e9, np.where(a < 1e9, a, np.float32(1e9)), np.float32(-1e9))
+        .astype(np.int32)
+        .view(np.uint32)
+    ),
+)
 
 
 def _fused(form: Format, dtype: type) -> Callable[..., np.ndarray]:
@@ -207,8 +304,11 @@ operator("f64 <- f64 f64 f64", "__builtin_fma({0}, {1}, {2})", _fused(DOUBLE, np
 operator("f16 <- f16 f16 f16", "(f16)__builtin_fmaf16({0}, {1}, {2})", _fused(HALF, np.float16))
 for _name, _ufunc in (("+", np.add), ("*", np.multiply)):
     # The high half of a packed operation.
-    operator("f16 <- f16 f16 f16 f16", f"(pair({{0}}, {{1}}) {_name} pair({{2}}, {{3}}))[1]",
-             _quiet(lambda a, b, c, d, f=_ufunc: f(b, d)))
+    operator(
+        "f16 <- f16 f16 f16 f16",
+        f"(pair({{0}}, {{1}}) {_name} pair({{2}}, {{3}}))[1]",
+        _quiet(lambda a, b, c, d, f=_ufunc: f(b, d)),
+    )
 
 
 def canonical(of: str, a: np.ndarray) -> np.ndarray:

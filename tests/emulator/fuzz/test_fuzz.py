@@ -22,8 +22,10 @@ def differences(seed: int, statements: int, tier: str = "quick") -> list[str]:
         wrong = np.argwhere(got != want)
         if len(wrong):
             item, word = wrong[0]
-            found.append(f"seed {seed} {tool} {level}: {len(wrong)} words, first item {item} word "
-                         f"{word}: {got[item, word]:#x} for {want[item, word]:#x}")
+            found.append(
+                f"seed {seed} {tool} {level}: {len(wrong)} words, first item {item} word "
+                f"{word}: {got[item, word]:#x} for {want[item, word]:#x}"
+            )
     return found
 
 

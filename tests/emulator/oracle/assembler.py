@@ -157,8 +157,16 @@ def _build(source: bytes, arch: str, first_line: int) -> bytes:
 ARGUMENTS = ("inputs", "results", "memory")
 
 
-def assemble(body: str, *, name: str = "probe", arguments: tuple[str, ...] = ARGUMENTS,
-             vgprs: int = 64, lds: int = 0, scratch: int = 16, arch: str = "gfx1030") -> bytes:
+def assemble(
+    body: str,
+    *,
+    name: str = "probe",
+    arguments: tuple[str, ...] = ARGUMENTS,
+    vgprs: int = 64,
+    lds: int = 0,
+    scratch: int = 16,
+    arch: str = "gfx1030",
+) -> bytes:
     """The code object of one kernel whose arguments are global pointers.
 
     At entry s[0:3] describe the scratch of `scratch` bytes a lane, s[4:5] point at the argument
@@ -167,10 +175,20 @@ def assemble(body: str, *, name: str = "probe", arguments: tuple[str, ...] = ARG
     """
     args = ", ".join(
         f"{{.name: {argument}, .size: 8, .offset: {8 * index}, .value_kind: global_buffer, "
-        ".address_space: global}" for index, argument in enumerate(arguments))
+        ".address_space: global}"
+        for index, argument in enumerate(arguments)
+    )
     first_line = _PROGRAM.split("{body}")[0].count("\n") + 1
-    text = _PROGRAM.format(arch=arch, name=name, body=body, vgprs=vgprs, lds=lds, args=args,
-                           scratch=scratch, kernarg=8 * len(arguments))
+    text = _PROGRAM.format(
+        arch=arch,
+        name=name,
+        body=body,
+        vgprs=vgprs,
+        lds=lds,
+        args=args,
+        scratch=scratch,
+        kernarg=8 * len(arguments),
+    )
     return _build(text.encode(), arch, first_line)
 
 

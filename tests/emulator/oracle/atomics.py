@@ -66,8 +66,7 @@ def _float_sum(memory: int, data: int) -> Expected:
     def total(flush: bool) -> Number:
         values = [unpack(SINGLE, bits) for bits in (memory, data)]
         if flush:
-            values = [Number(v.sign) if SINGLE.is_subnormal(pack(SINGLE, v)) else v
-                      for v in values]
+            values = [Number(v.sign) if SINGLE.is_subnormal(pack(SINGLE, v)) else v for v in values]
         result = values[0] + values[1]
         small = flush and not result.nan and SINGLE.is_subnormal(pack(SINGLE, result))
         return Number(result.sign) if small else result
@@ -75,8 +74,9 @@ def _float_sum(memory: int, data: int) -> Expected:
     return F32.encode(Flushable(total(False), total(True)))
 
 
-def _atomic_effect(operation: Callable[[int, int], Expected], width: int, returns: bool,
-                   offset: int) -> Effect:
+def _atomic_effect(
+    operation: Callable[[int, int], Expected], width: int, returns: bool, offset: int
+) -> Effect:
     mask, shift = (1 << width) - 1, 8 * offset
 
     def effect(slot: int, a: int, _b: int, _old: int) -> tuple[list[Part], int | list[Part]]:
@@ -95,13 +95,23 @@ def _atomic_effect(operation: Callable[[int, int], Expected], width: int, return
 def _lds_atomics() -> Iterator[LaneForm]:
     for width, letter, of in ((32, "32", F32), (64, "64", F64)):
         names = {
-            "add": "add_{}u", "sub": "sub_{}u", "rsub": "rsub_{}u", "inc": "inc_{}u",
-            "dec": "dec_{}u", "smin": "min_{}i", "smax": "max_{}i", "umin": "min_{}u",
-            "umax": "max_{}u", "and": "and_{}b", "or": "or_{}b", "xor": "xor_{}b",
+            "add": "add_{}u",
+            "sub": "sub_{}u",
+            "rsub": "rsub_{}u",
+            "inc": "inc_{}u",
+            "dec": "dec_{}u",
+            "smin": "min_{}i",
+            "smax": "max_{}i",
+            "umin": "min_{}u",
+            "umax": "max_{}u",
+            "and": "and_{}b",
+            "or": "or_{}b",
+            "xor": "xor_{}b",
             "swap": "wrxchg_{}b",
         }
         operations: dict[str, Callable] = {
-            names[key]: f for key, f in _arithmetic(width).items() if key in names}
+            names[key]: f for key, f in _arithmetic(width).items() if key in names
+        }
         operations["min_{}f"] = _float_extreme(of, False)
         operations["max_{}f"] = _float_extreme(of, True)
         if width == 32:
@@ -127,8 +137,13 @@ def _atomic_pair(space: Space, name: str, operation: Callable, of: Type) -> Iter
             if name == "csub" and not returns:
                 continue
         head = f"{full} {target}, " if returns else f"{full} "
-        yield form(space, full, f"{head}{address}, {data}{tail}{glc}",
-                    _atomic_effect(operation, width, returns, offset), of)
+        yield form(
+            space,
+            full,
+            f"{head}{address}, {data}{tail}{glc}",
+            _atomic_effect(operation, width, returns, offset),
+            of,
+        )
 
 
 def _global_atomics(space: Space) -> Iterator[LaneForm]:
@@ -143,6 +158,7 @@ def _global_atomics(space: Space) -> Iterator[LaneForm]:
 
 # Compare and swap, with the operands in either order, as bits or as floats.
 
+
 def _equal(of: Type) -> Callable[[int, int], bool]:
     if not of.is_float:
         return lambda m, c: m == c
@@ -155,9 +171,12 @@ def _equal(of: Type) -> Callable[[int, int], bool]:
 
 
 def _compare_swaps() -> Iterator[LaneForm]:
-    for of, ds_name, name in ((Type("u", 32), "b32", "cmpswap"), (Type("u", 64), "b64",
-                              "cmpswap_x2"), (F32, "f32", "fcmpswap"), (F64, "f64",
-                                                                        "fcmpswap_x2")):
+    for of, ds_name, name in (
+        (Type("u", 32), "b32", "cmpswap"),
+        (Type("u", 64), "b64", "cmpswap_x2"),
+        (F32, "f32", "fcmpswap"),
+        (F64, "f64", "fcmpswap_x2"),
+    ):
         for returns in (False, True):
             yield from _compare_swap(of, ds_name, name, returns)
 
@@ -175,8 +194,9 @@ def _compare_swap(of: Type, ds_name: str, name: str, returns: bool) -> Iterator[
 
     full = f"ds_cmpst_{'rtn_' * returns}{ds_name}"
     operands = f"v3, {registers(10, of)}, {registers(12, of)}"
-    yield form(LDS, full, f"{full} {target}{operands}",
-                lambda slot, a, b, old: effect(slot, b, a), of)
+    yield form(
+        LDS, full, f"{full} {target}{operands}", lambda slot, a, b, old: effect(slot, b, a), of
+    )
     for space in (GLOBAL, FLAT):
         address, tail = space.address(0)
         full = f"{space.prefix}_atomic_{name}"
@@ -184,8 +204,7 @@ def _compare_swap(of: Type, ds_name: str, name: str, returns: bool) -> Iterator[
         copy = "" if width == 64 else "v_mov_b32_e32 v32, v10\nv_mov_b32_e32 v33, v12\n"
         data = registers(10 if width == 64 else 32, pair)
         line = f"{copy}{full} {target}{address}, {data}{tail}{' glc' * returns}"
-        written = form(space, full, line,
-                     lambda slot, a, b, old: effect(slot, a, b), of)
+        written = form(space, full, line, lambda slot, a, b, old: effect(slot, a, b), of)
         yield replace(written, instruction=written.instruction.rpartition("\n")[2])
 
 

@@ -14,11 +14,11 @@ FLOAT_PREDICATES = {
     "gt": (0, 0, 1, 0), "lg": (1, 0, 1, 0), "ge": (0, 1, 1, 0), "o": (1, 1, 1, 0),
     "u": (0, 0, 0, 1), "nge": (1, 0, 0, 1), "nlg": (0, 1, 0, 1), "ngt": (1, 1, 0, 1),
     "nle": (0, 0, 1, 1), "neq": (1, 0, 1, 1), "nlt": (0, 1, 1, 1), "tru": (1, 1, 1, 1),
-}
+}  # fmt: skip
 INTEGER_PREDICATES = {
     "f": (0, 0, 0), "lt": (1, 0, 0), "eq": (0, 1, 0), "le": (1, 1, 0),
     "gt": (0, 0, 1), "ne": (1, 0, 1), "ge": (0, 1, 1), "t": (1, 1, 1),
-}
+}  # fmt: skip
 
 
 def _float(predicate: tuple[int, ...]) -> Callable[[Number, Number], int]:
@@ -42,7 +42,7 @@ def float_class(form: Format) -> Callable[[int, int], int]:
         a = unpack(form, bits)
         if a.nan:
             return mask >> (0 if a.signalling else 1) & 1
-        kind = (0 if a.infinite else 3 if a.zero else 2 if form.is_subnormal(bits) else 1)
+        kind = 0 if a.infinite else 3 if a.zero else 2 if form.is_subnormal(bits) else 1
         return mask >> (2 + kind if a.sign else 9 - kind) & 1
 
     return test
@@ -58,8 +58,14 @@ for _suffix, _type in (("f16", F16), ("f32", F32), ("f64", F64)):
         _both(f"{_name}_{_suffix}", (_type, _type), _float(_predicate))
     _bits = Type("fb", _type.width)
     _both(f"class_{_suffix}", (_bits, U32), float_class(_type.format))
-for _suffix, _type in (("i16", I16), ("u16", U16), ("i32", I32), ("u32", U32), ("i64", I64),
-                       ("u64", U64)):
+for _suffix, _type in (
+    ("i16", I16),
+    ("u16", U16),
+    ("i32", I32),
+    ("u32", U32),
+    ("i64", I64),
+    ("u64", U64),
+):
     for _name, _predicate in INTEGER_PREDICATES.items():
         if _type.width > 16 or _name not in ("f", "t"):
             _both(f"{_name}_{_suffix}", (_type, _type), _integer(_predicate))

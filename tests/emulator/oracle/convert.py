@@ -58,7 +58,7 @@ def _normalised(of: Type) -> Callable:
     def convert(a: Number) -> OneOf:
         if a.nan:
             return OneOf((0,))
-        value = (Fraction(-1 if a.sign else 1) if a.infinite else a.fraction())
+        value = Fraction(-1 if a.sign else 1) if a.infinite else a.fraction()
         product = min(max(value, low), Fraction(1)) * top
         choices = (round(product), math.floor(product + Fraction(1, 2)), math.trunc(product))
         return OneOf(tuple(c & 0xFFFF for c in choices))
@@ -102,17 +102,27 @@ vector("v_cvt_f16_f32", F16, (F32,), exact)
 vector("v_cvt_f32_f16", F32, (F16,), exact)
 vector("v_cvt_f64_f32", F64, (F32,), exact)
 vector("v_cvt_f32_f64", F32, (F64,), exact)
-vector("v_cvt_pkrtz_f16_f32", Pair(F16), (F32, F32),
-       lambda a, b: (to_half(a, TOWARD_ZERO), to_half(b, TOWARD_ZERO)))
+vector(
+    "v_cvt_pkrtz_f16_f32",
+    Pair(F16),
+    (F32, F32),
+    lambda a, b: (to_half(a, TOWARD_ZERO), to_half(b, TOWARD_ZERO)),
+)
 
-vector("v_cvt_pk_i16_i32", Pair(I16), (I32, I32),
-       lambda a, b: tuple(min(max(x, -32768), 32767) for x in (a, b)))
+vector(
+    "v_cvt_pk_i16_i32",
+    Pair(I16),
+    (I32, I32),
+    lambda a, b: tuple(min(max(x, -32768), 32767) for x in (a, b)),
+)
 vector("v_cvt_pk_u16_u32", Pair(U16), (U32, U32), lambda a, b: (min(a, 65535), min(b, 65535)))
 vector("v_cvt_pk_u8_f32", B32, (F32, U32, U32), _pack_byte)
 for _kind, _type in (("i16", I16), ("u16", U16)):
     _to = _normalised(_type)
-    vector(f"v_cvt_pknorm_{_kind}_f32", Pair(_type), (F32, F32),
-           lambda a, b, to=_to: (to(a), to(b)))
-    vector(f"v_cvt_pknorm_{_kind}_f16", Pair(_type), (F16, F16),
-           lambda a, b, to=_to: (to(a), to(b)))
+    vector(
+        f"v_cvt_pknorm_{_kind}_f32", Pair(_type), (F32, F32), lambda a, b, to=_to: (to(a), to(b))
+    )
+    vector(
+        f"v_cvt_pknorm_{_kind}_f16", Pair(_type), (F16, F16), lambda a, b, to=_to: (to(a), to(b))
+    )
     vector(f"v_cvt_norm_{_kind}_f16", _type, (F16,), _to)

@@ -70,8 +70,12 @@ v_div_fixup_f16 v24, v31, v12, v10"""
 def quotient(form: Format, numerator: Number, denominator: Number) -> Expected:
     """The correctly rounded quotient."""
     sign = numerator.sign ^ denominator.sign
-    if numerator.nan or denominator.nan or (numerator.zero and denominator.zero) \
-            or (numerator.infinite and denominator.infinite):
+    if (
+        numerator.nan
+        or denominator.nan
+        or (numerator.zero and denominator.zero)
+        or (numerator.infinite and denominator.infinite)
+    ):
         return QuietNan(form)
     if numerator.infinite or denominator.zero:
         return pack(form, Number(sign, infinite=True))
@@ -84,8 +88,7 @@ def _dyadic(form: Format, numerator: Number, denominator: Number) -> Number:
     """A dyadic number on the same side of every rounding boundary as the quotient."""
     ratio = abs(Fraction(numerator.fraction() / denominator.fraction()))
     shift = form.fraction + 4 - ratio.numerator.bit_length() + ratio.denominator.bit_length()
-    whole, rest = divmod(ratio.numerator << max(shift, 0),
-                         ratio.denominator << max(-shift, 0))
+    whole, rest = divmod(ratio.numerator << max(shift, 0), ratio.denominator << max(-shift, 0))
     sticky = whole << 1 | int(rest != 0)
     return Number(numerator.sign ^ denominator.sign, sticky, -shift - 1)
 
@@ -162,8 +165,11 @@ def _form(name: str, text: str, of: Type) -> LaneForm:
 
 def division_forms() -> list[LaneForm]:
     """The three sequences."""
-    return [_form("v_div_scale_f32", _SINGLE, F32), _form("v_div_scale_f64", _DOUBLE, F64),
-            _form("v_div_fixup_f16", _HALF, F16)]
+    return [
+        _form("v_div_scale_f32", _SINGLE, F32),
+        _form("v_div_scale_f64", _DOUBLE, F64),
+        _form("v_div_fixup_f16", _HALF, F16),
+    ]
 
 
 COVERED = frozenset(("v_div_scale_f32", "v_div_scale_f64"))

@@ -153,8 +153,9 @@ for _suffix in ("f16", "f32"):
     vector(f"v_med3_{_suffix}", _type, (_type, _type, _type), med3(_type.format))
 vector("v_mul_legacy_f32", F32, (F32, F32), legacy_product)
 vector("v_fma_legacy_f32", F32, (F32, F32, F32), lambda a, b, c: legacy_product(a, b) + c)
-vector("v_fmac_legacy_f32", F32, (F32, F32), lambda a, b, d: legacy_product(a, b) + d,
-       accumulates=True)
+vector(
+    "v_fmac_legacy_f32", F32, (F32, F32), lambda a, b, d: legacy_product(a, b) + d, accumulates=True
+)
 
 
 # gfx10.1's multiply-add: a rounded product, then a rounded sum. It may take subnormals for zero.
@@ -177,10 +178,22 @@ for _suffix, _product in (("f32", lambda a, b: a * b), ("legacy_f32", legacy_pro
     vector(f"v_mad_{_suffix}", F32, (F32, F32, F32), _meaning, arch="gfx1010")
     vector(f"v_mac_{_suffix}", F32, (F32, F32), _meaning, accumulates=True, arch="gfx1010")
 _meaning = _multiply_add(lambda a, b: a * b)
-vector("v_madmk_f32", F32, (F32, F32, F32), lambda a, k, c: _meaning(a, k, c), literal=1,
-       arch="gfx1010")
-vector("v_madak_f32", F32, (F32, F32, F32), lambda a, b, k: _meaning(a, b, k), literal=2,
-       arch="gfx1010")
+vector(
+    "v_madmk_f32",
+    F32,
+    (F32, F32, F32),
+    lambda a, k, c: _meaning(a, k, c),
+    literal=1,
+    arch="gfx1010",
+)
+vector(
+    "v_madak_f32",
+    F32,
+    (F32, F32, F32),
+    lambda a, b, k: _meaning(a, b, k),
+    literal=2,
+    arch="gfx1010",
+)
 
 
 # Transcendentals. `math` computes in double precision, whose own error is far below the tolerance
@@ -327,9 +340,21 @@ def _finite(of: Callable) -> Callable:
 
 
 vector("v_cubeid_f32", F32, (F32, F32, F32), _finite(lambda x, y, z: number(_cube_face(x, y, z))))
-vector("v_cubema_f32", F32, (F32, F32, F32), _finite(
-    lambda x, y, z: number(2) * (x, y, z)[_cube_face(x, y, z) // 2]))
-vector("v_cubesc_f32", F32, (F32, F32, F32), _finite(
-    lambda x, y, z: (-z, z, x, x, x, -x)[_cube_face(x, y, z)]))
-vector("v_cubetc_f32", F32, (F32, F32, F32), _finite(
-    lambda x, y, z: (-y, -y, z, -z, -y, -y)[_cube_face(x, y, z)]))
+vector(
+    "v_cubema_f32",
+    F32,
+    (F32, F32, F32),
+    _finite(lambda x, y, z: number(2) * (x, y, z)[_cube_face(x, y, z) // 2]),
+)
+vector(
+    "v_cubesc_f32",
+    F32,
+    (F32, F32, F32),
+    _finite(lambda x, y, z: (-z, z, x, x, x, -x)[_cube_face(x, y, z)]),
+)
+vector(
+    "v_cubetc_f32",
+    F32,
+    (F32, F32, F32),
+    _finite(lambda x, y, z: (-y, -y, z, -z, -y, -y)[_cube_face(x, y, z)]),
+)

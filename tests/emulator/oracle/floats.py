@@ -98,8 +98,9 @@ class Number:
 
     def __neg__(self) -> Number:
         bits = None if self.bits is None else self.bits ^ self.format.sign_bit
-        return Number(1 - self.sign, self.magnitude, self.exponent, self.infinite, self.nan, bits,
-                      self.format)
+        return Number(
+            1 - self.sign, self.magnitude, self.exponent, self.infinite, self.nan, bits, self.format
+        )
 
     def __abs__(self) -> Number:
         return -self if self.sign else self
@@ -112,8 +113,10 @@ class Number:
                 return NAN
             return self if self.infinite else other
         exponent = min(self.exponent, other.exponent)
-        total = sum((-x.magnitude if x.sign else x.magnitude) << (x.exponent - exponent)
-                    for x in (self, other))
+        total = sum(
+            (-x.magnitude if x.sign else x.magnitude) << (x.exponent - exponent)
+            for x in (self, other)
+        )
         if total == 0:
             return Number(self.sign & other.sign, cancelled=self.sign != other.sign)
         return Number(int(total < 0), abs(total), exponent)

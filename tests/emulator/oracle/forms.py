@@ -159,8 +159,9 @@ class Form:
         count, words = len(self.operands), []
         if any(self.op_sel[:count]) or self.op_sel_dst:
             bits = [*self.op_sel[:count]]
-            if not self.row.mix and not any(isinstance(of, Pair) for of in (self.row.dst,
-                                                                            *self.row.srcs)):
+            if not self.row.mix and not any(
+                isinstance(of, Pair) for of in (self.row.dst, *self.row.srcs)
+            ):
                 bits.append(self.op_sel_dst)
             words.append(_list("op_sel", bits))
         if self.op_sel_hi is not None:
@@ -227,8 +228,10 @@ class Form:
         if isinstance(of, Pair):
             halves = (raw >> 16 * self.op_sel[k], raw >> 16 * self.high[k])
             signs = (self.neg_lo[k], self.neg_hi[k])
-            return tuple(of.element.decode(self._signed(of.element, half, negate, False), mode)
-                         for half, negate in zip(halves, signs, strict=True))
+            return tuple(
+                of.element.decode(self._signed(of.element, half, negate, False), mode)
+                for half, negate in zip(halves, signs, strict=True)
+            )
         if of.width == 16 and self.op_sel[k]:
             raw >>= 16
         return of.decode(self._signed(of, raw, self.neg[k], self.abs[k]), mode)
@@ -236,8 +239,10 @@ class Form:
     def _packed_half(self, raw: Sequence[int], old: int, high: int, mode: Mode) -> object:
         of = self.row.srcs
         selects, signs = (self.high, self.neg_hi) if high else (self.op_sel, self.neg_lo)
-        values = [of[k].decode(self._signed(of[k], bits >> 16 * selects[k], signs[k], False), mode)
-                  for k, bits in enumerate(raw)]
+        values = [
+            of[k].decode(self._signed(of[k], bits >> 16 * selects[k], signs[k], False), mode)
+            for k, bits in enumerate(raw)
+        ]
         if self.row.accumulates:
             values.append(self.row.dst.element.decode(old >> 16 * high, mode))
         return self.row.meaning(*values)

@@ -97,8 +97,10 @@ class Failure:
     want: str
 
     def __str__(self) -> str:
-        return (f"{self.text}\n    wave {self.wave} lane {self.lane} {self.inputs}\n"
-                f"    got {self.got}, want {self.want}")
+        return (
+            f"{self.text}\n    wave {self.wave} lane {self.lane} {self.inputs}\n"
+            f"    got {self.got}, want {self.want}"
+        )
 
 
 Key = tuple[tuple[Type | Pair, ...], Type | Pair]
@@ -120,7 +122,7 @@ def kernel_text(groups: Sequence[tuple[Key, list[Form]]], waves: int, mode: Mode
     """The body of a kernel of these groups for a launch of `waves` workgroups."""
     set_mode = ""
     if mode != DEFAULT_MODE:
-        set_mode = (f"s_round_mode {mode.bits & 15:#x}\ns_denorm_mode {mode.bits >> 4:#x}")
+        set_mode = f"s_round_mode {mode.bits & 15:#x}\ns_denorm_mode {mode.bits >> 4:#x}"
     lines = [_PROLOGUE.format(wave_bytes=WAVE_BYTES, form_stride=waves * 512, mode=set_mode)]
     for _, forms in groups:
         lines.append(_GROUP.format(scalar_offset=SCALAR_OFFSET, group_bytes=waves * WAVE_BYTES))
@@ -133,8 +135,13 @@ def _form_text(form: Form) -> str:
     save = result = ""
     if form.writes_mask or form.row.result == "exec":
         save, result = f"s_mov_b32 s22, {form.mask_register}", f"v_mov_b32_e32 v{RESULT + 3}, s22"
-    return _FORM.format(instruction=form.text, save_mask=save, mask_to_result=result,
-                        carry_in=CARRY_IN, mask_out=MASK_OUT)
+    return _FORM.format(
+        instruction=form.text,
+        save_mask=save,
+        mask_to_result=result,
+        carry_in=CARRY_IN,
+        mask_out=MASK_OUT,
+    )
 
 
 def input_bytes(waves: Sequence[Wave]) -> bytes:
@@ -142,31 +149,48 @@ def input_bytes(waves: Sequence[Wave]) -> bytes:
     words = np.zeros((len(waves), WAVE_BYTES // 4), np.uint32)
     for row, wave in zip(words, waves, strict=True):
         lanes = row[: SCALAR_OFFSET // 4].reshape(32, LANE_BYTES // 4)
-        for place, size, values in ((0, 8, wave.sources[0]), (2, 8, wave.sources[1]),
-                                    (4, 16, wave.sources[2]), (8, 16, wave.old)):
+        for place, size, values in (
+            (0, 8, wave.sources[0]),
+            (2, 8, wave.sources[1]),
+            (4, 16, wave.sources[2]),
+            (8, 16, wave.old),
+        ):
             data = b"".join(value.to_bytes(size, "little") for value in values)
-            lanes[:, place: place + size // 4] = np.frombuffer(data, np.uint32).reshape(32, -1)
-        row[SCALAR_OFFSET // 4:][:2] = wave.exec_mask, wave.carry
+            lanes[:, place : place + size // 4] = np.frombuffer(data, np.uint32).reshape(32, -1)
+        row[SCALAR_OFFSET // 4 :][:2] = wave.exec_mask, wave.carry
         scalars = np.array(wave.scalars, np.uint64).view(np.uint32)
-        row[SCALAR_OFFSET // 4 + 2:][:6] = scalars
+        row[SCALAR_OFFSET // 4 + 2 :][:6] = scalars
     return words.tobytes()
 
 
-def execute(code: bytes, entry: str, inputs: np.ndarray, results: np.ndarray, waves: int,
-            tier: str = "quick") -> None:
+def execute(
+    code: bytes,
+    entry: str,
+    inputs: np.ndarray,
+    results: np.ndarray,
+    waves: int,
+    tier: str = "quick",
+) -> None:
     """Run one wave per workgroup. The arguments are the two buffers, and 512 bytes of memory for
     each wave."""
     program = emulator.Program(CodeObject(code), entry)
     memory = np.zeros(waves * 128, np.uint32)
-    buffers = [emulator.Buffer(array.ctypes.data, array.nbytes, name)
-               for name, array in (("inputs", inputs), ("results", results), ("memory", memory))]
+    buffers = [
+        emulator.Buffer(array.ctypes.data, array.nbytes, name)
+        for name, array in (("inputs", inputs), ("results", results), ("memory", memory))
+    ]
     kernarg = b"".join(buffer.address.to_bytes(8, "little") for buffer in buffers)
     with emulator.modes(tier=tier):
         program.launch((waves, 1, 1), (32, 1, 1), kernarg, buffers)
 
 
-def run(groups: Sequence[tuple[Key, list[Form]]], data: dict[Key, list[Wave]], waves: int,
-        mode: Mode = DEFAULT_MODE, tier: str = "quick") -> np.ndarray:
+def run(
+    groups: Sequence[tuple[Key, list[Form]]],
+    data: dict[Key, list[Wave]],
+    waves: int,
+    mode: Mode = DEFAULT_MODE,
+    tier: str = "quick",
+) -> np.ndarray:
     """Results as uint32 of shape (forms, waves, 32 lanes, 4)."""
     code = assemble(kernel_text(groups, waves, mode), lds=LDS_BYTES, arch=groups[0][1][0].arch)
     inputs = np.frombuffer(b"".join(input_bytes(data[k]) for k, _ in groups), np.uint32).copy()
@@ -176,8 +200,9 @@ def run(groups: Sequence[tuple[Key, list[Form]]], data: dict[Key, list[Wave]], w
     return results
 
 
-def check(forms: Sequence[Form], waves: int, seed: int = 0, mode: Mode = DEFAULT_MODE,
-          tier: str = "quick") -> list[Failure]:
+def check(
+    forms: Sequence[Form], waves: int, seed: int = 0, mode: Mode = DEFAULT_MODE, tier: str = "quick"
+) -> list[Failure]:
     """Run forms on fresh inputs and compare; at most one failure per form."""
     failures: list[Failure] = []
     for kernel in _kernels(forms):
@@ -192,10 +217,11 @@ def check(forms: Sequence[Form], waves: int, seed: int = 0, mode: Mode = DEFAULT
 
 def _kernels(forms: Sequence[Form]) -> Iterable[list[Form]]:
     for arch in sorted({form.arch for form in forms}):
-        ordered = [form for _, members in grouped(f for f in forms if f.arch == arch)
-                   for form in members]
+        ordered = [
+            form for _, members in grouped(f for f in forms if f.arch == arch) for form in members
+        ]
         for start in range(0, len(ordered), FORMS_PER_KERNEL):
-            yield ordered[start: start + FORMS_PER_KERNEL]
+            yield ordered[start : start + FORMS_PER_KERNEL]
 
 
 def compare(form: Form, waves: Sequence[Wave], got: np.ndarray, mode: Mode) -> list[Failure]:
@@ -210,13 +236,15 @@ def compare(form: Form, waves: Sequence[Wave], got: np.ndarray, mode: Mode) -> l
                 return [Failure(form.text, index, lane, _describe(wave, lane), *failure)]
         failure = _mask(outcome, rows[0] >> 96)
         if failure:
-            return [Failure(form.text, index, failure[2], _describe(wave, failure[2]),
-                            *failure[:2])]
+            return [
+                Failure(form.text, index, failure[2], _describe(wave, failure[2]), *failure[:2])
+            ]
     return []
 
 
-def _lane(form: Form, wave: Wave, outcome: Outcome, lane: int, got: int,
-          uses_mask: bool) -> tuple[str, str] | None:
+def _lane(
+    form: Form, wave: Wave, outcome: Outcome, lane: int, got: int, uses_mask: bool
+) -> tuple[str, str] | None:
     kept = (1 << (96 if uses_mask else 128)) - 1
     for offset, width, expected in outcome.lanes[lane]:
         field = (1 << width) - 1
@@ -245,8 +273,10 @@ def _mask(outcome: Outcome, got: int) -> tuple[str, str, int] | None:
 
 def _describe(wave: Wave, lane: int) -> str:
     sources = " ".join(f"{column[lane]:#x}" for column in wave.sources)
-    return (f"sources {sources} scalars {' '.join(map(hex, wave.scalars))} "
-            f"old {wave.old[lane]:#x} exec {wave.exec_mask:#010x} carry {wave.carry:#010x}")
+    return (
+        f"sources {sources} scalars {' '.join(map(hex, wave.scalars))} "
+        f"old {wave.old[lane]:#x} exec {wave.exec_mask:#010x} carry {wave.carry:#010x}"
+    )
 
 
 def shuffled(forms: Sequence[Form], seed: int) -> list[Form]:

@@ -8,8 +8,16 @@ from tests.emulator.oracle.floats import Format
 from tests.emulator.oracle.forms import Wave
 from tests.emulator.oracle.types import Pair, Type
 
-MASKS = (0xFFFFFFFF, 0xFFFFFFFF, 0x00000000, 0xA5C3_0FF1, 0x0000FFFF, 0xFFFFFFFF, 0x80000001,
-         0x5A5A5A5A)
+MASKS = (
+    0xFFFFFFFF,
+    0xFFFFFFFF,
+    0x00000000,
+    0xA5C3_0FF1,
+    0x0000FFFF,
+    0xFFFFFFFF,
+    0x80000001,
+    0x5A5A5A5A,
+)
 COUNTS = (0, 1, 2, 4, 5, 7, 8, 11, 15, 16, 17, 24, 31, 32, 33, 48, 63, 64, 65, 127, 128, 255, 256)
 
 
@@ -18,11 +26,26 @@ def float_edges(form: Format) -> list[int]:
     one = form.bias << form.fraction
     powers = [form.bias + p << form.fraction for p in (-2, -1, 1, 2, 4, 8)]
     unsigned = [
-        0, 1, 2, (1 << form.fraction) - 1, 1 << form.fraction, (1 << form.fraction) + 1,
-        one, one - 1, one + 1, one | form.quiet_bit, *powers, form.largest, form.largest - 1,
-        form.bias + form.fraction << form.fraction, form.bias + form.fraction + 1 << form.fraction,
-        form.infinity, form.infinity | form.quiet_bit, form.infinity | form.quiet_bit | 0x155,
-        form.infinity | 1, form.infinity | 0x2A,
+        0,
+        1,
+        2,
+        (1 << form.fraction) - 1,
+        1 << form.fraction,
+        (1 << form.fraction) + 1,
+        one,
+        one - 1,
+        one + 1,
+        one | form.quiet_bit,
+        *powers,
+        form.largest,
+        form.largest - 1,
+        form.bias + form.fraction << form.fraction,
+        form.bias + form.fraction + 1 << form.fraction,
+        form.infinity,
+        form.infinity | form.quiet_bit,
+        form.infinity | form.quiet_bit | 0x155,
+        form.infinity | 1,
+        form.infinity | 0x2A,
     ]
     if form.width > 16:  # the limits of 32-bit conversions
         unsigned += [form.bias + p << form.fraction for p in (15, 16, 30, 31, 32, 40)]
@@ -31,9 +54,33 @@ def float_edges(form: Format) -> list[int]:
 
 def integer_edges(width: int) -> list[int]:
     top = 1 << (width - 1)
-    values = [0, 1, 2, 3, top - 1, top, top + 1, 2 * top - 1, 2 * top - 2, 0x5555555555555555,
-              0xAAAAAAAAAAAAAAAA, 0x0123456789ABCDEF, 0x80808080, 0x7F7F7F7F, 0xFF00FF00, 0x8000,
-              0x7FFF, 0xFFFF, 0x10000, 0xFF, 0x80, 0x800000, 0x7FFFFF, 0xFFFFFF, 0x1000000]
+    values = [
+        0,
+        1,
+        2,
+        3,
+        top - 1,
+        top,
+        top + 1,
+        2 * top - 1,
+        2 * top - 2,
+        0x5555555555555555,
+        0xAAAAAAAAAAAAAAAA,
+        0x0123456789ABCDEF,
+        0x80808080,
+        0x7F7F7F7F,
+        0xFF00FF00,
+        0x8000,
+        0x7FFF,
+        0xFFFF,
+        0x10000,
+        0xFF,
+        0x80,
+        0x800000,
+        0x7FFFFF,
+        0xFFFFFF,
+        0x1000000,
+    ]
     return [value & (1 << width) - 1 for value in values]
 
 

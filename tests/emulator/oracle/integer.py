@@ -82,16 +82,40 @@ def _carry(total: int) -> tuple[int, int]:
 vector("v_add_co_u32", U32, (U32, U32), lambda a, b: _carry(a + b), carry_out=True)
 vector("v_sub_co_u32", U32, (U32, U32), lambda a, b: _carry(a - b), carry_out=True)
 vector("v_subrev_co_u32", U32, (U32, U32), lambda a, b: _carry(b - a), carry_out=True)
-vector("v_add_co_ci_u32", U32, (U32, U32), lambda a, b, c: _carry(a + b + c),
-       carry_in=True, carry_out=True)
-vector("v_sub_co_ci_u32", U32, (U32, U32), lambda a, b, c: _carry(a - b - c),
-       carry_in=True, carry_out=True)
-vector("v_subrev_co_ci_u32", U32, (U32, U32), lambda a, b, c: _carry(b - a - c),
-       carry_in=True, carry_out=True)
-vector("v_mad_u64_u32", B64, (U32, U32, U64),
-       lambda a, b, c: (a * b + c, a * b + c >> 64), carry_out=True)
-vector("v_mad_i64_i32", B64, (I32, I32, I64),
-       lambda a, b, c: (a * b + c, Anything()), carry_out=True)
+vector(
+    "v_add_co_ci_u32",
+    U32,
+    (U32, U32),
+    lambda a, b, c: _carry(a + b + c),
+    carry_in=True,
+    carry_out=True,
+)
+vector(
+    "v_sub_co_ci_u32",
+    U32,
+    (U32, U32),
+    lambda a, b, c: _carry(a - b - c),
+    carry_in=True,
+    carry_out=True,
+)
+vector(
+    "v_subrev_co_ci_u32",
+    U32,
+    (U32, U32),
+    lambda a, b, c: _carry(b - a - c),
+    carry_in=True,
+    carry_out=True,
+)
+vector(
+    "v_mad_u64_u32",
+    B64,
+    (U32, U32, U64),
+    lambda a, b, c: (a * b + c, a * b + c >> 64),
+    carry_out=True,
+)
+vector(
+    "v_mad_i64_i32", B64, (I32, I32, I64), lambda a, b, c: (a * b + c, Anything()), carry_out=True
+)
 
 # Order.
 for _type, _suffix in ((U32, "u32"), (I32, "i32")):
@@ -209,8 +233,12 @@ vector("v_perm_b32", B32, (U32, U32, U32), _perm)
 vector("v_lerp_u8", B32, (U32, U32, U32), _lerp)
 vector("v_sad_u8", B32, (U32, U32, U32), lambda a, b, c: _sad(a, b) + c)
 vector("v_sad_hi_u8", B32, (U32, U32, U32), lambda a, b, c: (_sad(a, b) << 16) + c)
-vector("v_sad_u16", B32, (U32, U32, U32), lambda a, b, c: c + sum(
-    abs(x - y) for x, y in zip(_halves(a), _halves(b), strict=True)))
+vector(
+    "v_sad_u16",
+    B32,
+    (U32, U32, U32),
+    lambda a, b, c: c + sum(abs(x - y) for x, y in zip(_halves(a), _halves(b), strict=True)),
+)
 vector("v_sad_u32", B32, (U32, U32, U32), lambda a, b, c: abs(a - b) + c)
 vector("v_msad_u8", B32, (U32, U32, U32), _msad)
 vector("v_qsad_pk_u16_u8", B64, (U64, U32, U64), _qsad)

@@ -71,34 +71,45 @@ def _to_scalar(name: str, operands: str, value: Callable[[Wave], int]) -> LaneFo
         bits = value(wave)
         return Outcome([[] for _ in LANES], [bits >> lane & 1 for lane in LANES])
 
-    return LaneForm(Row(name, B32, (U32, U32, U32), meaning, result="mask"),
-                    f"{name} {SCALAR_RESULT}, {operands}", meaning, writes_mask=True)
+    return LaneForm(
+        Row(name, B32, (U32, U32, U32), meaning, result="mask"),
+        f"{name} {SCALAR_RESULT}, {operands}",
+        meaning,
+        writes_mask=True,
+    )
 
 
 # Reads and writes of one lane. EXEC matters to readfirstlane only.
+
 
 def _first_lane(wave: Wave) -> int:
     lane = next((lane for lane in LANES if active(wave, lane)), 0)
     return column(wave, 0)[lane]
 
 
-def _write_lane(operands: str, value: Callable[[Wave], int],
-                lane: Callable[[Wave], int]) -> LaneForm:
+def _write_lane(
+    operands: str, value: Callable[[Wave], int], lane: Callable[[Wave], int]
+) -> LaneForm:
     def meaning(wave: Wave) -> Outcome:
         target = lane(wave) & 31
         return Outcome([[(0, 32, value(wave) & ONES)] if k == target else [] for k in LANES])
 
-    return LaneForm(Row("v_writelane_b32", B32, (U32, U32, U32), meaning),
-                    f"v_writelane_b32 v24, {operands}", meaning)
+    return LaneForm(
+        Row("v_writelane_b32", B32, (U32, U32, U32), meaning),
+        f"v_writelane_b32 v24, {operands}",
+        meaning,
+    )
 
 
 def _one_lane() -> Iterator[LaneForm]:
     yield _to_scalar("v_readfirstlane_b32", "v10", _first_lane)
-    yield _to_scalar("v_readlane_b32", "v10, s16",
-                     lambda wave: column(wave, 0)[wave.scalars[1] & 31])
+    yield _to_scalar(
+        "v_readlane_b32", "v10, s16", lambda wave: column(wave, 0)[wave.scalars[1] & 31]
+    )
     for lane in (0, 7, 31, 40):
-        yield _to_scalar("v_readlane_b32", f"v10, {lane}",
-                         lambda wave, k=lane: column(wave, 0)[k & 31])
+        yield _to_scalar(
+            "v_readlane_b32", f"v10, {lane}", lambda wave, k=lane: column(wave, 0)[k & 31]
+        )
     yield _write_lane("s14, s16", lambda wave: wave.scalars[0], lambda wave: wave.scalars[1])
     yield _write_lane("-5, s16", lambda wave: -5, lambda wave: wave.scalars[1])
     yield _write_lane("s14, 9", lambda wave: wave.scalars[0], lambda wave: 9)
@@ -109,32 +120,43 @@ def _swap() -> LaneForm:
         def swapped(old: int) -> int:
             return (old & ONES) << 32 | old >> 32 & ONES
 
-        return Outcome([[(0, 64, swapped(wave.old[lane]))] if active(wave, lane) else []
-                        for lane in LANES])
+        return Outcome(
+            [[(0, 64, swapped(wave.old[lane]))] if active(wave, lane) else [] for lane in LANES]
+        )
 
-    return LaneForm(Row("v_swap_b32", B64, (U32, U32, U32), meaning), "v_swap_b32 v24, v25",
-                    meaning)
+    return LaneForm(
+        Row("v_swap_b32", B64, (U32, U32, U32), meaning), "v_swap_b32 v24, v25", meaning
+    )
 
 
 # Counting lanes below one's own.
+
 
 def _below_low(wave: Wave, mask: int, base: int, lane: int) -> int:
     return (mask & (1 << lane) - 1).bit_count() + base
 
 
 def _counts() -> Iterator[LaneForm]:
-    yield _vector("v_mbcnt_lo_u32_b32", "v24, v10, v12", lambda wave, lane: _below_low(
-        wave, column(wave, 0)[lane], column(wave, 1)[lane], lane))
-    yield _vector("v_mbcnt_lo_u32_b32", "v24, -1, 0",
-                  lambda wave, lane: _below_low(wave, ONES, 0, lane))
-    yield _vector("v_mbcnt_lo_u32_b32", "v24, s14, v12", lambda wave, lane: _below_low(
-        wave, wave.scalars[0] & ONES, column(wave, 1)[lane], lane))
+    yield _vector(
+        "v_mbcnt_lo_u32_b32",
+        "v24, v10, v12",
+        lambda wave, lane: _below_low(wave, column(wave, 0)[lane], column(wave, 1)[lane], lane),
+    )
+    yield _vector(
+        "v_mbcnt_lo_u32_b32", "v24, -1, 0", lambda wave, lane: _below_low(wave, ONES, 0, lane)
+    )
+    yield _vector(
+        "v_mbcnt_lo_u32_b32",
+        "v24, s14, v12",
+        lambda wave, lane: _below_low(wave, wave.scalars[0] & ONES, column(wave, 1)[lane], lane),
+    )
     # In a wave of 32 no lane is above the first 32, so the high half counts nothing.
     yield _vector("v_mbcnt_hi_u32_b32", "v24, v10, v12", lambda wave, lane: column(wave, 1)[lane])
     yield _vector("v_mbcnt_hi_u32_b32", "v24, -1, v12", lambda wave, lane: column(wave, 1)[lane])
 
 
 # Permutations within rows of 16.
+
 
 def _permlane(name: str, fetch: bool, bound: bool, constant: int | None = None) -> LaneForm:
     def of_lane(wave: Wave, lane: int) -> int | None:
@@ -160,6 +182,7 @@ def _permlanes() -> Iterator[LaneForm]:
 
 
 # LDS hardware used as a crossbar.
+
 
 def _bpermute(offset: int) -> LaneForm:
     def of_lane(wave: Wave, lane: int) -> int:
@@ -194,15 +217,24 @@ def _swizzle(offset: int) -> LaneForm:
 
 # Registers chosen by M0.
 
+
 def _indexed() -> Iterator[LaneForm]:
     def vector(name: str, m0: int, pick: Callable[[Wave, int], int], place: int) -> LaneForm:
         def meaning(wave: Wave) -> Outcome:
-            return Outcome([[(32 * place, 32, pick(wave, lane) & ONES)] if active(wave, lane)
-                            else [] for lane in LANES])
+            return Outcome(
+                [
+                    [(32 * place, 32, pick(wave, lane) & ONES)] if active(wave, lane) else []
+                    for lane in LANES
+                ]
+            )
 
         instruction = f"{name} v24, v10"
-        return LaneForm(Row(name, B32, (U32, U32, U32), meaning),
-                        f"s_mov_b32 m0, {m0}\n{instruction}", meaning, instruction=instruction)
+        return LaneForm(
+            Row(name, B32, (U32, U32, U32), meaning),
+            f"s_mov_b32 m0, {m0}\n{instruction}",
+            meaning,
+            instruction=instruction,
+        )
 
     def scalar(name: str, operands: str, m0: int, source: Callable[[Wave], int]) -> LaneForm:
         form = _to_scalar(name, "", source)
@@ -224,6 +256,15 @@ def lane_forms() -> list[LaneForm]:
     forms: list[LaneForm] = [*_one_lane(), _swap(), *_counts(), *_permlanes(), *_indexed()]
     forms += [build(offset) for build in (_bpermute, _permute) for offset in (0, 4, 60)]
     quad = (0x8000 | 0b00011011, 0x8000 | 0b01010000)
-    bits = (and_mask | or_mask << 5 | xor_mask << 10 for and_mask, or_mask, xor_mask in (
-        (31, 0, 1), (31, 0, 16), (0, 5, 0), (28, 3, 9), (16, 0, 31), (31, 0, 0)))
+    bits = (
+        and_mask | or_mask << 5 | xor_mask << 10
+        for and_mask, or_mask, xor_mask in (
+            (31, 0, 1),
+            (31, 0, 16),
+            (0, 5, 0),
+            (28, 3, 9),
+            (16, 0, 31),
+            (31, 0, 0),
+        )
+    )
     return forms + [_swizzle(offset) for offset in (*quad, *bits)]

@@ -41,12 +41,19 @@ class Space:
 
 LDS = Space("ds", "ds_write_b128 v3, v[14:17]", "ds_read_b128 {}, v3", "s_waitcnt lgkmcnt(0)")
 GLOBAL = Space(
-    "global", "global_store_dwordx4 v4, v[14:17], s[10:11]",
-    "global_load_dwordx4 {}, v4, s[10:11]", "s_waitcnt vmcnt(0)\ns_waitcnt_vscnt null, 0")
+    "global",
+    "global_store_dwordx4 v4, v[14:17], s[10:11]",
+    "global_load_dwordx4 {}, v4, s[10:11]",
+    "s_waitcnt vmcnt(0)\ns_waitcnt_vscnt null, 0",
+)
 FLAT = replace(GLOBAL, prefix="flat", wait=GLOBAL.wait + "\ns_waitcnt lgkmcnt(0)")
 SPACES = (LDS, GLOBAL, FLAT)
-SCRATCH = Space("buffer", "buffer_store_dwordx4 v[14:17], off, s[36:39], 0",
-                "buffer_load_dwordx4 {}, off, s[36:39], 0", GLOBAL.wait)
+SCRATCH = Space(
+    "buffer",
+    "buffer_store_dwordx4 v[14:17], off, s[36:39], 0",
+    "buffer_load_dwordx4 {}, off, s[36:39], 0",
+    GLOBAL.wait,
+)
 
 
 # What an instruction does to one lane: (slot bytes as an integer, data0, data1, old register) ->
@@ -54,38 +61,57 @@ SCRATCH = Space("buffer", "buffer_store_dwordx4 v[14:17], off, s[36:39], 0",
 Effect = Callable[[int, int, int, int], tuple[list[Part], "int | list[Part]"]]
 
 
-def form(space: Space, name: str, instruction: str, effect: Effect, of: Type,
-         show: str = "both") -> LaneForm:
+def form(
+    space: Space, name: str, instruction: str, effect: Effect, of: Type, show: str = "both"
+) -> LaneForm:
     """show: "both", or the "register" or "slot" alone in 128 bits."""
     back = {"both": "v[28:31]", "register": "", "slot": "v[24:27]"}[show]
     read = f"{space.read.format(back)}\n{space.wait}" if back else ""
     move = "v_mov_b32_e32 v26, v28\nv_mov_b32_e32 v27, v29" if show == "both" else ""
-    text = "\n".join(line for line in (
-        "s_mov_b32 exec_lo, -1", space.fill, space.wait, "s_mov_b32 exec_lo, s12", instruction,
-        space.wait, "s_mov_b32 exec_lo, -1", read, move) if line)
+    text = "\n".join(
+        line
+        for line in (
+            "s_mov_b32 exec_lo, -1",
+            space.fill,
+            space.wait,
+            "s_mov_b32 exec_lo, s12",
+            instruction,
+            space.wait,
+            "s_mov_b32 exec_lo, -1",
+            read,
+            move,
+        )
+        if line
+    )
 
     def meaning(wave: Wave) -> Outcome:
         fields = []
         for lane in LANES:
             slot, register, after = wave.sources[2][lane], [], wave.sources[2][lane]
             if active(wave, lane):
-                register, after = effect(slot, wave.sources[0][lane], wave.sources[1][lane],
-                                         wave.old[lane])
+                register, after = effect(
+                    slot, wave.sources[0][lane], wave.sources[1][lane], wave.old[lane]
+                )
             if show == "register":
                 fields.append(register)
                 continue
             memory = [(0, 128, after)] if isinstance(after, int) else after
             if show == "both":
-                memory = [(64, 64, after & (1 << 64) - 1)] if isinstance(after, int) else [
-                    (offset + 64, width, value) for offset, width, value in after]
+                memory = (
+                    [(64, 64, after & (1 << 64) - 1)]
+                    if isinstance(after, int)
+                    else [(offset + 64, width, value) for offset, width, value in after]
+                )
             fields.append(memory if show == "slot" else register + memory)
         return Outcome(fields)
 
-    return LaneForm(Row(name, of, (of, of, Type("b", 128)), meaning), text, meaning,
-                    instruction=instruction)
+    return LaneForm(
+        Row(name, of, (of, of, Type("b", 128)), meaning), text, meaning, instruction=instruction
+    )
 
 
 # Loads.
+
 
 def _load(width: int, signed: bool, offset: int) -> Effect:
     def effect(slot: int, _a: int, _b: int, _old: int) -> tuple[list[Part], int]:
@@ -109,13 +135,18 @@ def _load_half(width: int, signed: bool, offset: int, high: bool) -> Effect:
     return effect
 
 
-NARROW = {"ds": (("u8", 8, False), ("i8", 8, True), ("u16", 16, False), ("i16", 16, True)),
-          "": (("ubyte", 8, False), ("sbyte", 8, True), ("ushort", 16, False),
-               ("sshort", 16, True))}
-HALVES = {"ds": (("u8_d16", 8, False), ("i8_d16", 8, True), ("u16_d16", 16, False)),
-          "": (("ubyte_d16", 8, False), ("sbyte_d16", 8, True), ("short_d16", 16, False))}
-WHOLE = {"ds": (("b32", 32), ("b64", 64), ("b96", 96), ("b128", 128)),
-         "": (("dword", 32), ("dwordx2", 64), ("dwordx3", 96), ("dwordx4", 128))}
+NARROW = {
+    "ds": (("u8", 8, False), ("i8", 8, True), ("u16", 16, False), ("i16", 16, True)),
+    "": (("ubyte", 8, False), ("sbyte", 8, True), ("ushort", 16, False), ("sshort", 16, True)),
+}
+HALVES = {
+    "ds": (("u8_d16", 8, False), ("i8_d16", 8, True), ("u16_d16", 16, False)),
+    "": (("ubyte_d16", 8, False), ("sbyte_d16", 8, True), ("short_d16", 16, False)),
+}
+WHOLE = {
+    "ds": (("b32", 32), ("b64", 64), ("b96", 96), ("b128", 128)),
+    "": (("dword", 32), ("dwordx2", 64), ("dwordx3", 96), ("dwordx4", 128)),
+}
 
 
 def _loads(space: Space) -> Iterator[LaneForm]:
@@ -124,21 +155,37 @@ def _loads(space: Space) -> Iterator[LaneForm]:
     for suffix, width, signed in NARROW[kind]:
         for offset in (0, 2 if width == 16 else 3):
             address, tail = space.address(offset)
-            yield form(space, stem + suffix, f"{stem}{suffix} v24, {_joined(address, tail)}",
-                        _load(width, signed, offset), B32)
+            yield form(
+                space,
+                stem + suffix,
+                f"{stem}{suffix} v24, {_joined(address, tail)}",
+                _load(width, signed, offset),
+                B32,
+            )
     for suffix, width, signed in HALVES[kind]:
         for high in (False, True):
             address, tail = space.address(4)
             name = stem + suffix + "_hi" * high
-            yield form(space, name, f"{name} v24, {_joined(address, tail)}",
-                        _load_half(width, signed, 4, high), B32)
+            yield form(
+                space,
+                name,
+                f"{name} v24, {_joined(address, tail)}",
+                _load_half(width, signed, 4, high),
+                B32,
+            )
     for suffix, width in WHOLE[kind]:
         offset = 0 if width > 64 else 8
         address, tail = space.address(offset)
         target = registers(24, Type("b", width))
         show = "both" if width <= 64 else "register"
-        yield form(space, stem + suffix, f"{stem}{suffix} {target}, {_joined(address, tail)}",
-                    _load(width, False, offset), B32, show)
+        yield form(
+            space,
+            stem + suffix,
+            f"{stem}{suffix} {target}, {_joined(address, tail)}",
+            _load(width, False, offset),
+            B32,
+            show,
+        )
 
 
 def _joined(address: str, tail: str) -> str:
@@ -149,6 +196,7 @@ def _joined(address: str, tail: str) -> str:
 
 
 # Stores.
+
 
 def _store(width: int, offset: int, high: bool = False) -> Effect:
     def effect(slot: int, data: int, _b: int, _old: int) -> tuple[list[Part], int]:
@@ -168,21 +216,24 @@ def _stores(space: Space) -> Iterator[LaneForm]:
             offset = 5 if width == 8 else 6
             address, tail = space.address(offset)
             name = stem + suffix + "_d16_hi" * high
-            yield form(space, name, f"{name} {address}, v10{tail}", _store(width, offset, high),
-                        B32)
+            yield form(
+                space, name, f"{name} {address}, v10{tail}", _store(width, offset, high), B32
+            )
     for suffix, width in WHOLE["ds" if ds else ""]:
         offset = 0 if width > 64 else 8 if width == 64 else 4
         address, tail = space.address(offset)
         # The wide ones store the old result, the only input of 128 bits besides the slot.
         source = registers(10 if width <= 64 else 18, Type("b", width))
         effect = _store(width, offset) if width <= 64 else _store_old(width)
-        yield form(space, stem + suffix, f"{stem}{suffix} {address}, {source}{tail}", effect, B64,
-                    "slot")
+        yield form(
+            space, stem + suffix, f"{stem}{suffix} {address}, {source}{tail}", effect, B64, "slot"
+        )
 
 
 def _scratch() -> Iterator[LaneForm]:
     """Buffer instructions with a scratch descriptor: an offset, or a register (of 4) and one."""
     for address, base, tail in (("off", 0, ""), ("v8", 4, " offen")):
+
         def place(at: int, address: str = address, base: int = base, tail: str = tail) -> str:
             return f"{address}, s[36:39], 0{tail} offset:{at - base}"
 
@@ -192,32 +243,50 @@ def _scratch() -> Iterator[LaneForm]:
         for suffix, width, signed in HALVES[""]:
             for high in (False, True):
                 name = f"buffer_load_{suffix}{'_hi' * high}"
-                yield form(SCRATCH, name, f"{name} v24, {place(4)}",
-                            _load_half(width, signed, 4, high), B32)
+                yield form(
+                    SCRATCH,
+                    name,
+                    f"{name} v24, {place(4)}",
+                    _load_half(width, signed, 4, high),
+                    B32,
+                )
         for suffix, width in (("byte", 8), ("short", 16)):
             for high in (False, True):
                 name, at = f"buffer_store_{suffix}{'_d16_hi' * high}", 14 if width == 16 else 13
-                yield form(SCRATCH, name, f"{name} v10, {place(at)}", _store(width, at, high),
-                            B32, "slot")
+                yield form(
+                    SCRATCH, name, f"{name} v10, {place(at)}", _store(width, at, high), B32, "slot"
+                )
         for suffix, width in WHOLE[""]:
             at = 4 if width < 128 else 0
             if at < base:
                 continue
             name, of = f"buffer_load_{suffix}", Type("b", width)
-            yield form(SCRATCH, name, f"{name} {registers(24, of)}, {place(at)}",
-                        _load(width, False, at), B32, "both" if width <= 64 else "register")
+            yield form(
+                SCRATCH,
+                name,
+                f"{name} {registers(24, of)}, {place(at)}",
+                _load(width, False, at),
+                B32,
+                "both" if width <= 64 else "register",
+            )
             name = f"buffer_store_{suffix}"
-            yield form(SCRATCH, name, f"{name} {registers(18, of)}, {place(at)}",
-                        _store_old(width, at), B64, "slot")
+            yield form(
+                SCRATCH,
+                name,
+                f"{name} {registers(18, of)}, {place(at)}",
+                _store_old(width, at),
+                B64,
+                "slot",
+            )
 
 
 def _store_old(width: int, offset: int = 0) -> Effect:
     mask = (1 << width) - 1
-    return lambda slot, a, b, old: (
-        [], slot & ~(mask << 8 * offset) | (old & mask) << 8 * offset)
+    return lambda slot, a, b, old: ([], slot & ~(mask << 8 * offset) | (old & mask) << 8 * offset)
 
 
 # LDS accesses of two places. Offsets count elements, or 64 of them in the st64 forms.
+
 
 def _pairs() -> Iterator[LaneForm]:
     for suffix, width in (("b32", 32), ("b64", 64)):
@@ -225,21 +294,49 @@ def _pairs() -> Iterator[LaneForm]:
         first, second = (1, 3) if count == 4 else (1, 0)
         places = f"offset0:{first} offset1:{second}"
 
-        def read(slot: int, _a: int, _b: int, _old: int, w: int = width, x: int = first,
-                 y: int = second, m: int = mask) -> tuple[list[Part], int]:
+        def read(
+            slot: int,
+            _a: int,
+            _b: int,
+            _old: int,
+            w: int = width,
+            x: int = first,
+            y: int = second,
+            m: int = mask,
+        ) -> tuple[list[Part], int]:
             return [(0, 2 * w, slot >> w * x & m | (slot >> w * y & m) << w)], slot
 
-        def write(slot: int, a: int, b: int, _old: int, w: int = width, x: int = first,
-                  y: int = second, m: int = mask) -> tuple[list[Part], int]:
+        def write(
+            slot: int,
+            a: int,
+            b: int,
+            _old: int,
+            w: int = width,
+            x: int = first,
+            y: int = second,
+            m: int = mask,
+        ) -> tuple[list[Part], int]:
             slot = slot & ~(m << w * x) | (a & m) << w * x
             return [], slot & ~(m << w * y) | (b & m) << w * y
 
         target = registers(24, Type("b", 2 * width))
         a, b = (registers(k, Type("b", width)) for k in (10, 12))
-        yield form(LDS, f"ds_read2_{suffix}", f"ds_read2_{suffix} {target}, v3 {places}", read,
-                    B32, "both" if width == 32 else "register")
-        yield form(LDS, f"ds_write2_{suffix}", f"ds_write2_{suffix} v3, {a}, {b} {places}", write,
-                    Type("b", width), "slot")
+        yield form(
+            LDS,
+            f"ds_read2_{suffix}",
+            f"ds_read2_{suffix} {target}, v3 {places}",
+            read,
+            B32,
+            "both" if width == 32 else "register",
+        )
+        yield form(
+            LDS,
+            f"ds_write2_{suffix}",
+            f"ds_write2_{suffix} v3, {a}, {b} {places}",
+            write,
+            Type("b", width),
+            "slot",
+        )
     yield from _strided()
 
 
@@ -270,14 +367,17 @@ def _strided() -> Iterator[LaneForm]:
 
         a, b = (registers(k, Type("b", width)) for k in (10, 12))
         target = registers(24, Type("b", 2 * width))
-        yield _whole_wave(f"ds_read2st64_{suffix}",
-                          f"ds_read2st64_{suffix} {target}, v3 offset1:1", read, False)
-        yield _whole_wave(f"ds_write2st64_{suffix}",
-                          f"ds_write2st64_{suffix} v3, {a}, {b} offset1:1", write, True)
+        yield _whole_wave(
+            f"ds_read2st64_{suffix}", f"ds_read2st64_{suffix} {target}, v3 offset1:1", read, False
+        )
+        yield _whole_wave(
+            f"ds_write2st64_{suffix}", f"ds_write2st64_{suffix} v3, {a}, {b} offset1:1", write, True
+        )
 
 
-def _whole_wave(name: str, instruction: str, meaning: Callable[[Wave], Outcome],
-                slot: bool) -> LaneForm:
+def _whole_wave(
+    name: str, instruction: str, meaning: Callable[[Wave], Outcome], slot: bool
+) -> LaneForm:
     written = form(LDS, name, instruction, lambda *x: ([], 0), B32, "slot" if slot else "register")
     return replace(written, row=replace(written.row, meaning=meaning), meaning=meaning)
 

@@ -88,8 +88,10 @@ class ScalarForm:
     def expected(self, case: Case) -> tuple[object, object, int]:
         """The destination's 64 bits, SCC and EXEC."""
         row = self.row
-        values = [of.decode(constant[1] if constant else case.sources[k])
-                  for k, (of, constant) in enumerate(zip(row.srcs, self.constants, strict=True))]
+        values = [
+            of.decode(constant[1] if constant else case.sources[k])
+            for k, (of, constant) in enumerate(zip(row.srcs, self.constants, strict=True))
+        ]
         old = case.old if row.dst is None else case.old & row.dst.mask
         state = {"scc": case.scc, "old": old, "exec": case.exec_mask}
         value = row.meaning(*values, *(state[name] for name in row.takes))
@@ -193,8 +195,16 @@ def _first_failure(form: ScalarForm, given: Sequence[Case], rows: np.ndarray) ->
         want = form.expected(case)
         if not all(accepts(w, g) for w, g in zip(want, got, strict=True)):
             shown = "result {}, scc {}, exec {}"
-            return [Failure(form.text, index, 0, str(case), shown.format(*map(hex, got)),
-                            shown.format(*(hex(w) if isinstance(w, int) else w for w in want)))]
+            return [
+                Failure(
+                    form.text,
+                    index,
+                    0,
+                    str(case),
+                    shown.format(*map(hex, got)),
+                    shown.format(*(hex(w) if isinstance(w, int) else w for w in want)),
+                )
+            ]
     return []
 
 

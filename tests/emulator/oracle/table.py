@@ -43,8 +43,9 @@ class Row:
 VECTOR: dict[str, Row] = {}
 
 
-def vector(names: str, dst: Type, srcs: tuple[Type, ...], meaning: Callable,
-           **properties: object) -> None:
+def vector(
+    names: str, dst: Type, srcs: tuple[Type, ...], meaning: Callable, **properties: object
+) -> None:
     """Add a row under each of the space-separated names."""
     for name in names.split():
         if name in VECTOR:
@@ -75,8 +76,14 @@ class ScalarRow:
 SCALAR: dict[str, ScalarRow] = {}
 
 
-def scalar(names: str, dst: Type | None, srcs: tuple[Type, ...], meaning: Callable,
-           scc: str = "keep", **properties: object) -> None:
+def scalar(
+    names: str,
+    dst: Type | None,
+    srcs: tuple[Type, ...],
+    meaning: Callable,
+    scc: str = "keep",
+    **properties: object,
+) -> None:
     """Add a scalar row under each of the space-separated names."""
     for name in names.split():
         if name in SCALAR:

@@ -36,15 +36,21 @@ def tested() -> set[str]:
 
 
 def test_every_handler_has_an_independent_meaning() -> None:
-    missing = [name for name in registry.entries()
-               if name not in tested() and not any(re.match(p, name) for p, _ in ELSEWHERE)]
+    missing = [
+        name
+        for name in registry.entries()
+        if name not in tested() and not any(re.match(p, name) for p, _ in ELSEWHERE)
+    ]
     assert not missing, f"no row of the oracle and no stated exemption: {missing}"
 
 
 def test_every_meaning_has_a_handler() -> None:
     """What the oracle knows, the emulator runs, but for what the coverage page gives a reason."""
-    missing = [name for name in sorted(tested() - set(registry.entries()))
-               if not coverage.reason_for(name, "")]
+    missing = [
+        name
+        for name in sorted(tested() - set(registry.entries()))
+        if not coverage.reason_for(name, "")
+    ]
     assert not missing, f"not emulated: {missing}"
 
 

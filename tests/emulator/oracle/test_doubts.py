@@ -18,8 +18,9 @@ from tests.emulator.oracle.test_vector import report
 from tests.emulator.oracle.types import Anything, Flushable
 
 Pair = tuple[Number, Number]
-TRANSCENDENTAL = tuple(f"v_{name}_{of}" for of in ("f16", "f32")
-                       for name in ("exp", "log", "rcp", "rsq", "sqrt"))
+TRANSCENDENTAL = tuple(
+    f"v_{name}_{of}" for of in ("f16", "f32") for name in ("exp", "log", "rcp", "rsq", "sqrt")
+)
 
 
 def exact(a: Pair, b: Pair, c: Number) -> Number:
@@ -33,6 +34,7 @@ def _subnormal(x: Number) -> bool:
 
 def flushed(a: Pair, b: Pair, c: Number) -> Flushable:
     """The chain with subnormal accumulators and results as zeros, with or without the middle."""
+
     def settle(x: Number) -> Number:
         return Number(x.sign) if _subnormal(x) else x
 
@@ -58,8 +60,9 @@ def aligned(a: Pair, b: Pair, c: Number) -> Number | Anything:
     terms = (*products, c)
     if all(x.zero for x in terms):
         return Anything()
-    sums = [_leading(x) + _leading(y) for x, y in zip(a, b, strict=True)
-            if not x.zero and not y.zero]
+    sums = [
+        _leading(x) + _leading(y) for x, y in zip(a, b, strict=True) if not x.zero and not y.zero
+    ]
     unit = max(_leading(x) for x in terms if not x.zero) - 26
     unit = max([unit, *(s - 24 for s in sums)])
     total = 0
@@ -75,14 +78,24 @@ def aligned(a: Pair, b: Pair, c: Number) -> Number | Anything:
 
 def forms(meaning: Callable) -> list[Form]:
     """The forms of both dot2 instructions with another meaning."""
-    taken, _ = split(form for name in ("v_dot2_f32_f16", "v_dot2c_f32_f16")
-                     for form in variants.forms(VECTOR[name]) if not form.clamp)
+    taken, _ = split(
+        form
+        for name in ("v_dot2_f32_f16", "v_dot2c_f32_f16")
+        for form in variants.forms(VECTOR[name])
+        if not form.clamp
+    )
     return [replace(form, row=replace(form.row, meaning=meaning)) for form in taken]
 
 
-@pytest.mark.parametrize("options,meaning", [
-    ({"dot2": "exact"}, exact), ({"dot2_flush": True}, flushed), ({"dot2": "gfx11"}, aligned),
-], ids=["exact", "flush", "gfx11"])
+@pytest.mark.parametrize(
+    "options,meaning",
+    [
+        ({"dot2": "exact"}, exact),
+        ({"dot2_flush": True}, flushed),
+        ({"dot2": "gfx11"}, aligned),
+    ],
+    ids=["exact", "flush", "gfx11"],
+)
 def test_dot2(options: dict, meaning: Callable) -> None:
     with emulator.modes(**options):
         report(harness.check(forms(meaning), 8))

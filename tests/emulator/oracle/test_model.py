@@ -33,15 +33,20 @@ from tests.emulator.oracle.inputs import float_edges
 from tests.emulator.oracle.rows import VECTOR
 from tests.emulator.oracle.types import I32, Anything, Near, OneOf, accepts
 
-NUMPY = {HALF: (np.float16, np.uint16), SINGLE: (np.float32, np.uint32),
-         DOUBLE: (np.float64, np.uint64)}
+NUMPY = {
+    HALF: (np.float16, np.uint16),
+    SINGLE: (np.float32, np.uint32),
+    DOUBLE: (np.float64, np.uint64),
+}
 
 
 def patterns(form: Format, count: int, seed: int) -> np.ndarray:
     source = random.Random(seed)
     edges = float_edges(form)
-    values = [source.choice(edges) if source.random() < 0.5 else source.getrandbits(form.width)
-              for _ in range(count)]
+    values = [
+        source.choice(edges) if source.random() < 0.5 else source.getrandbits(form.width)
+        for _ in range(count)
+    ]
     return np.array(values, NUMPY[form][1])
 
 
@@ -63,8 +68,9 @@ def test_sums_and_products_round_as_the_processor_does(form: Format, operator: s
         assert same(form, pack(form, exact), z), (hex(x), hex(y))
 
 
-@pytest.mark.parametrize("wide,narrow", [(SINGLE, HALF), (DOUBLE, SINGLE), (DOUBLE, HALF)],
-                         ids=lambda form: form.name)
+@pytest.mark.parametrize(
+    "wide,narrow", [(SINGLE, HALF), (DOUBLE, SINGLE), (DOUBLE, HALF)], ids=lambda form: form.name
+)
 def test_narrowing_rounds_to_nearest_even(wide: Format, narrow: Format) -> None:
     values = patterns(wide, 2000, 3)
     with np.errstate(all="ignore"):
@@ -89,8 +95,10 @@ def test_an_exact_zero_sum_is_negative_only_when_rounding_down() -> None:
     one = number(1)
     assert pack(SINGLE, one - one) == 0
     assert pack(SINGLE, one - one, DOWN) == SINGLE.sign_bit
-    assert pack(SINGLE, unpack(SINGLE, SINGLE.sign_bit) + unpack(SINGLE, SINGLE.sign_bit)) \
+    assert (
+        pack(SINGLE, unpack(SINGLE, SINGLE.sign_bit) + unpack(SINGLE, SINGLE.sign_bit))
         == SINGLE.sign_bit
+    )
 
 
 def test_fused_multiply_add_rounds_once() -> None:
@@ -151,18 +159,21 @@ def test_dpp_sources() -> None:
     assert Dpp("dpp8:[7,6,5,4,3,2,1,0]").sources(1)[:2] == [ZERO, ZERO]
 
 
-@pytest.mark.parametrize("name,operands,want", [
-    ("v_perm_b32", (0x44332291, 0x00FF8811, 0x0D0C0908), 0xFF0000FF),
-    ("v_perm_b32", (0xAABBCCDD, 0x11223344, 0x07060100), 0xAABB3344),
-    ("v_bfe_i32", (-(2**31), 28, 8), -8),
-    ("v_alignbit_b32", (1, 0x80000000, 31), 0b11),
-    ("v_ffbh_i32", (0xFFFF0000,), 16),
-    ("v_mul_hi_i32_i24", (-1, 1), -1),
-    ("v_msad_u8", (0x01020304, 0x00000A00, 5), 12),
-    ("v_sat_pk_u8_i16", (0x0101FFFF,), (0xFF00, Anything())),
-    ("v_dot4_i32_i8", (0xFF01FF01, 0x02020202, 10), 10),
-    ("v_dot8_u32_u4", (0xFFFFFFFF, 0x11111111, 1), 121),
-])
+@pytest.mark.parametrize(
+    "name,operands,want",
+    [
+        ("v_perm_b32", (0x44332291, 0x00FF8811, 0x0D0C0908), 0xFF0000FF),
+        ("v_perm_b32", (0xAABBCCDD, 0x11223344, 0x07060100), 0xAABB3344),
+        ("v_bfe_i32", (-(2**31), 28, 8), -8),
+        ("v_alignbit_b32", (1, 0x80000000, 31), 0b11),
+        ("v_ffbh_i32", (0xFFFF0000,), 16),
+        ("v_mul_hi_i32_i24", (-1, 1), -1),
+        ("v_msad_u8", (0x01020304, 0x00000A00, 5), 12),
+        ("v_sat_pk_u8_i16", (0x0101FFFF,), (0xFF00, Anything())),
+        ("v_dot4_i32_i8", (0xFF01FF01, 0x02020202, 10), 10),
+        ("v_dot8_u32_u4", (0xFFFFFFFF, 0x11111111, 1), 121),
+    ],
+)
 def test_integer_meanings_by_hand(name: str, operands: tuple[int, ...], want: int) -> None:
     assert VECTOR[name].meaning(*operands) == want
 

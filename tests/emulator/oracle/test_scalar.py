@@ -10,8 +10,9 @@ from tests.emulator.oracle.support import split
 CASES, SLOW_CASES = 160, 4000
 
 
-@pytest.mark.parametrize("count,seed", [
-    (CASES, 0), pytest.param(SLOW_CASES, 1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "count,seed", [(CASES, 0), pytest.param(SLOW_CASES, 1, marks=pytest.mark.slow)]
+)
 def test_scalar_forms(count: int, seed: int) -> None:
     taken, _ = split(scalar_harness.all_forms())
     failures = scalar_harness.check(taken, count, seed)

@@ -93,7 +93,7 @@ class Near:
         value = min(max(self.value, Fraction(0)), Fraction(1)) if self.clamp else self.value
         got = unpack(self.format, bits)
         unit = ulp(self.format, value)
-        if self.may_flush and got.zero and abs(value) <= unit * 2 ** self.format.fraction:
+        if self.may_flush and got.zero and abs(value) <= unit * 2**self.format.fraction:
             return True
         slack = max(Fraction(self.ulps) * unit, Fraction(self.absolute))
         if got.infinite:

@@ -35,8 +35,9 @@ def forms(row: Row) -> list[Form]:
 def _existing() -> dict[str, list[Form]]:
     kept: dict[str, list[Form]] = {name: [] for name in VECTOR}
     for arch in {row.arch for row in VECTOR.values()}:
-        candidates = [form for row in VECTOR.values() if row.arch == arch
-                      for form in _candidates(row)]
+        candidates = [
+            form for row in VECTOR.values() if row.arch == arch for form in _candidates(row)
+        ]
         refused = refused_lines([form.text for form in candidates], arch)
         for index, form in enumerate(candidates):
             if index not in refused:
@@ -120,11 +121,12 @@ def _element(of: Type | Pair) -> Type:
 
 
 def _replaced(form: Form, k: int, operand: Operand) -> Form:
-    operands = (*form.operands[:k], operand, *form.operands[k + 1:])
+    operands = (*form.operands[:k], operand, *form.operands[k + 1 :])
     return replace(form, operands=operands)
 
 
 # Source signs, clamp, omod.
+
 
 def _signs(row: Row, form: Form) -> Iterator[Form]:
     if row.packed or any(isinstance(of, Pair) for of in row.srcs):
@@ -153,6 +155,7 @@ def _outputs(row: Row, form: Form, turn: int) -> Iterator[Form]:
 
 # Halves: op_sel of 16-bit, packed, mixed and dot operands.
 
+
 def _halves(row: Row, form: Form, turn: int) -> Iterator[Form]:
     if row.mix:
         yield from _mixed(row, form)
@@ -177,22 +180,29 @@ def _packed(row: Row, form: Form) -> Iterator[Form]:
         yield replace(form, op_sel=low, op_sel_hi=high)
     if floats:
         yield replace(form, neg_lo=(1, 0, 0), neg_hi=(0, 1, 0))
-        yield replace(form, neg_lo=(0, 1, 0), neg_hi=(1, 0, 0), op_sel=(1, 0, 0),
-                      op_sel_hi=(0, 1, 1))
+        yield replace(
+            form, neg_lo=(0, 1, 0), neg_hi=(1, 0, 0), op_sel=(1, 0, 0), op_sel_hi=(0, 1, 1)
+        )
 
 
 def _mixed(row: Row, form: Form) -> Iterator[Form]:
     for high in ((1, 1, 1), (1, 0, 0), (0, 1, 0), (0, 0, 1), (1, 1, 0)):
         select = tuple(h and k != 1 for k, h in enumerate(high))
         yield replace(form, op_sel_hi=high)
-        yield replace(form, op_sel_hi=high, op_sel=tuple(map(int, select)),
-                      neg=(False, True, False), abs=(True, False, True))
+        yield replace(
+            form,
+            op_sel_hi=high,
+            op_sel=tuple(map(int, select)),
+            neg=(False, True, False),
+            abs=(True, False, True),
+        )
     for high in ((1, 1, 1), (0, 0, 0)):
         of = Type("f", 16 if high[0] else 32)
         yield replace(_replaced(form, 1, _constant(of, 0.5, False)), op_sel_hi=high)
 
 
 # Sub-dword addressing and lane moves.
+
 
 def _sdwa(row: Row, operands: tuple[Operand, ...], turn: int) -> Iterator[Form]:
     count = len(operands)
@@ -205,11 +215,20 @@ def _sdwa(row: Row, operands: tuple[Operand, ...], turn: int) -> Iterator[Form]:
         selects = (SELECTS[t % 6], SELECTS[t // 6 % 6])
         target = WHOLE if step % 2 == 0 else SELECTS[t // 3 % 6]
         extend = tuple(i and step in (1, 2) for i in integers)
-        form = Form(row, "sdwa", operands, sdwa=Sdwa(
-            (selects[0], WHOLE) if step == 0 else selects, extend, target, UNUSED[step % 3]))
+        form = Form(
+            row,
+            "sdwa",
+            operands,
+            sdwa=Sdwa(
+                (selects[0], WHOLE) if step == 0 else selects, extend, target, UNUSED[step % 3]
+            ),
+        )
         if any(floats) and step:
-            form = replace(form, neg=tuple(f and step == 1 for f in floats),
-                           abs=tuple(f and step == 2 for f in floats))
+            form = replace(
+                form,
+                neg=tuple(f and step == 1 for f in floats),
+                abs=tuple(f and step == 2 for f in floats),
+            )
         yield form
     yield Form(row, "sdwa", (SGPR, *operands[1:]), sdwa=Sdwa(("WORD_1", "WORD_0")))
     if _element(row.dst).kind in "uif" and row.result == "vector":
