@@ -342,7 +342,11 @@ def initial(seed: int) -> np.ndarray:
 
 def source_text(program: Program) -> str:
     """The HIP source of a program."""
-    declare, store, at = [f"u32 zero = in[{POOL['u32'] * ITEMS}u + g];"], [], 0
+    declare = [
+        f"u32 zero_u32 = in[{POOL['u32'] * ITEMS}u + g];",
+        "u64 zero_u64 = (u64)zero_u32 << 32 | zero_u32;",
+    ]
+    store, at = [], 0
     for k, name in enumerate(names("u32")):
         declare.append(f"u32 {name} = in[{k * ITEMS}u + g];")
     for of in ("u64", "f32", "f64", "f16"):

@@ -93,16 +93,16 @@ for _t, _width in (("u32", 32), ("u64", 64)):
         f"({_t})(({_s}){{0}} >> ({{1}} & {_width - 1}u))",
         lambda a, n, w=_width, of=_of: _unsigned(_signed(a) >> _signed(_shift(n, w, of))),
     )
-    # NOTE: `zero` is loaded, so that the compiler knows nothing of the dividend. LLVM 15 divides a
-    # sign-extended narrow dividend through floats as if it were a small positive number.
+    # NOTE: the zeros are loaded, so that the compiler knows nothing of the dividend. LLVM 15 takes
+    # one with many sign bits for a small positive number and divides in 24 or 32 bits.
     operator(
         f"{_t} <- {_t} {_t}",
-        f"(({{0}} + zero) / ({{1}} | ({_t})1))",
+        f"(({{0}} ^ zero_{_t}) / ({{1}} | ({_t})1))",
         lambda a, b, of=_of: a // (b | of(1)),
     )
     operator(
         f"{_t} <- {_t} {_t}",
-        f"(({{0}} + zero) % ({{1}} | ({_t})1))",
+        f"(({{0}} ^ zero_{_t}) % ({{1}} | ({_t})1))",
         lambda a, b, of=_of: a % (b | of(1)),
     )
     operator(f"{_t} <- {_t} {_t}", "({0} < {1} ? {0} : {1})", np.minimum)
