@@ -342,7 +342,8 @@ def scalar_pointer(c: Wave, i: Decoded, address: Value, nbytes: int) -> Value:
 @op(
     *(f"buffer_{way}_{kind}" for way in ("load", "store") for kind in _DWORDS),
     *(f"buffer_load_{kind}" for kind in _LOADS),
-    "buffer_store_byte", "buffer_store_short",
+    *(f"buffer_load_{kind}{half}" for kind in _D16_LOADS for half in ("", "_hi")),
+    *(f"buffer_store_{kind}{half}" for kind in ("byte", "short") for half in ("", "_d16_hi")),
     modifiers=("offset", "offen", *_CACHE_BITS),
 )  # fmt: skip
 def _private(c: Wave, i: Decoded) -> None:
@@ -354,18 +355,23 @@ def _private(c: Wave, i: Decoded) -> None:
     base = (low | (high << 32)) + c.scalar_source(start, I32).zext(I64)
     offset = c.const(I32, 0) if "offen" not in i.modifiers else c.raw(address, I32)
     offset = offset + narrow(c.address_offset(i))
-    kind = i.mnemonic.rsplit("_", 1)[1]
+    kind = i.mnemonic.split("_", 2)[2].removesuffix("_hi")
+    high = i.mnemonic.endswith("_hi")
     if kind in _DWORDS:
         _private_dwords(c, i, data, base, offset, _DWORDS[kind])
         return
     lanes = Lanes(base=base, offset=_swizzle(c, offset))
     if "_store_" in i.mnemonic:
-        element = I8 if kind == "byte" else I16
-        store_lanes(c, i, lanes, [c.vgpr(data.index).trunc(element)], "scratch")
+        element = I8 if "byte" in kind else I16
+        value = c.vgpr(data.index) >> 16 if high else c.vgpr(data.index)
+        store_lanes(c, i, lanes, [value.trunc(element)], "scratch")
         return
-    element, signed = _LOADS[kind]
+    element, signed = (_LOADS | _D16_LOADS)[kind]
     [value] = load_lanes(c, i, lanes, element, 1, "scratch")
-    c.set_vgpr(data.index, value.sext(I32) if signed else value.zext(I32))
+    if kind in _D16_LOADS:
+        write_half(c, data.index, widen_half(value, signed), high)
+    else:
+        c.set_vgpr(data.index, value.sext(I32) if signed else value.zext(I32))
 
 
 def _private_dwords(
