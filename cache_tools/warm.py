@@ -18,6 +18,8 @@ from cache_tools.output import Progress, print_json
 from rdna_jit import arch as archs
 from rdna_jit import models, toolchain
 from rdna_jit.cache import KernelCache, Key, Store, configured
+from rdna_jit.cache.format import BadEntry
+from rdna_jit.cache.store import KERNELS
 from rdna_jit.config import config
 from rdna_jit.errors import ContractError, RdnaJitError
 
@@ -181,6 +183,12 @@ def _compile(job: Job) -> Result:
             entry = _worker_cache.get_or_compile(key, build, job.metadata)
     except RdnaJitError as error:
         return {**result, "state": "failed", "error": str(error)}
+    store = _worker_cache.store
+    if entry.origin == "compiled" and store is not None:
+        try:
+            store.check(KERNELS, key.digest)
+        except (OSError, BadEntry):
+            return {**result, "state": "failed", "error": f"{store.root} could not be written"}
     state = "compiled" if entry.origin == "compiled" else "present"
     return {**result, "state": state, "seconds": entry.metadata.get("seconds", 0.0)}
 

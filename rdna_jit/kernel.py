@@ -247,10 +247,16 @@ class Kernel:
 
         identity = toolchain.identity()
         key = cache.Key.make(self.source, self.options, archs.get(arch).name, identity)
-        entry = cache.default().get_or_compile(key, build, self._metadata())
+        kernels, metadata = cache.default(), self._metadata()
+        entry = kernels.get_or_compile(key, build, metadata)
         undeclared = self.source if self.spec is None else None
         cache.record(self.name, self.values, arch, source=undeclared, options=self.options)
-        code_object = CodeObject(entry.code_object)
+        try:
+            code_object = CodeObject(entry.code_object)
+        except ContractError as error:
+            # Whole, by its digest, and still no code object: somebody published something else.
+            entry = kernels.rebuild(key, build, metadata, why=str(error))
+            code_object = CodeObject(entry.code_object)
         info = self._find_entry(code_object)
         if self.spec is not None:
             self.spec.check(info)

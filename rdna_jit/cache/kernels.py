@@ -88,6 +88,29 @@ class KernelCache:
         """The kernel if some layer holds it; never compiles."""
         return self._memory.get(key.digest) or self._find(key)
 
+    def rebuild(
+        self,
+        key: Key,
+        compile: Callable[[], CompileResult],
+        metadata: Mapping[str, Any] | None = None,
+        *,
+        why: str,
+    ) -> Entry:
+        """Compile anew, because the kernel that the cache gave cannot be used; `why` is logged.
+
+        The entry is set aside. A read-only layer's copy stays, behind the new one.
+        """
+        with self._locks.hold(key.digest):
+            if config.no_compile:
+                raise _compile_forbidden(key, dict(metadata or {}))
+            record = _record(key, compile(), dict(metadata or {}))
+            if self.store is not None:
+                self.store.set_aside(KERNELS, key.digest, why)
+                self.store.publish(record)
+            entry = _entry(record, key, "compiled")
+            self._memory[key.digest] = replace(entry, origin="memory")
+        return entry
+
     def forget(self) -> None:
         """Empty the memory layer; the disk keeps what it has."""
         self._memory.clear()

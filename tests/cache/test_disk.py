@@ -5,25 +5,13 @@ import os
 import resource
 import subprocess
 import time
-from contextlib import contextmanager
 
 import pytest
 
 from rdna_jit.cache import KernelCache, eviction
 from rdna_jit.cache.store import Store
 from tests.cache.fakes import code_of, compiler, make_key, must_not_compile
-
-
-@contextmanager
-def tmpfs(path, options):
-    path.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(path)]
-    if os.geteuid() != 0 or subprocess.run(command, capture_output=True).returncode:
-        pytest.skip("mounting needs root and the right to mount")
-    try:
-        yield path
-    finally:
-        subprocess.run(["umount", "-l", str(path)], check=True)
+from tests.cache.mounts import tmpfs
 
 
 def use(kernels, key, size=4096):

@@ -13,6 +13,7 @@ from rdna_jit.config import config
 from rdna_jit.errors import CompileError, ContractError
 from tests.cache.commands import command, command_json
 from tests.cache.fakes import must_not_compile
+from tests.cache.mounts import tmpfs
 
 pytestmark = pytest.mark.skipif(toolchain.search("hiprtc")[0] is None, reason="needs hiprtc")
 
@@ -58,6 +59,12 @@ def test_dry_run_compiles_nothing(recorded, root, capsys):
     planned = command_json(capsys, "warm", "--recorded", recorded, "--dir", root, "--dry-run")
     assert planned["counts"] == {"missing": 2}
     assert not os.path.exists(root)
+
+
+def test_a_folder_that_cannot_be_written_fails_the_command(recorded, tmp_path, capsys):
+    with tmpfs(tmp_path / "mount", "ro,mode=0700") as mount:
+        status, out, _ = command(capsys, "warm", "--recorded", recorded, "--dir", mount)
+    assert status == 1 and "could not be written" in out
 
 
 def test_a_kernel_that_does_not_compile_is_reported_and_the_rest_made(recorded, root, capsys):

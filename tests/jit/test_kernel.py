@@ -9,6 +9,8 @@ import torch
 
 import rdna_jit
 from rdna_jit import CompileError, ContractError, Template, UnsupportedArchError, config
+from rdna_jit.cache.format import Record
+from rdna_jit.cache.store import KERNELS
 
 SOURCE = """
 constexpr int N = ${N};
@@ -113,6 +115,16 @@ def test_equal_kernels_share_a_cache_entry():
     one, two = kernel(entry="first", arch="gfx1030"), kernel(entry="second", arch="gfx1030")
     assert one.digest == two.digest
     assert kernel(entry="first", arch="gfx1031").digest != one.digest
+
+
+def test_an_entry_that_is_whole_but_no_code_object_is_rebuilt(tmp_path, monkeypatch):
+    monkeypatch.setenv("RDNA_JIT_CACHE_DIR", str(tmp_path))
+    digest = Template(ONE).specialise(N=7).compile().digest
+    rdna_jit.cache.default().store.publish(Record(digest, KERNELS, {}, b"no code"))
+    rdna_jit.cache.default().forget()
+    k = Template(ONE).specialise(N=7)
+    assert k.code_object.startswith(b"\x7fELF") and k.digest == digest
+    assert rdna_jit.cache.default().store.check(KERNELS, digest).payload == k.code_object
 
 
 def test_no_compile_is_honoured():
