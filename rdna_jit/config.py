@@ -27,7 +27,7 @@ _FALSE = frozenset({"0", "false", "off", "no"})
 _environment = os.environ._data.keys()  # type: ignore[attr-defined]
 _environment_get = os.environ._data.get  # type: ignore[attr-defined]
 _SIZE_SUFFIXES = {"K": 10, "M": 20, "G": 30, "T": 40}
-_CHECKS = ("bounds", "races", "uninitialised")
+_CHECKS = ("bounds", "races", "uninitialised", "misaligned")
 
 
 @dataclass(frozen=True)
@@ -250,7 +250,8 @@ class Config:
         "RDNA_JIT_CHECKS",
         CHECKS,
         (),
-        "Extra emulator checks: races, uninitialised, steps=COUNT. Bounds are always checked.",
+        "Extra emulator checks: races, uninitialised, misaligned, steps=COUNT. Bounds are always "
+        "checked.",
     )
     hip_library = Option("RDNA_JIT_HIP_LIBRARY", PATH, None, "The libamdhip64 to launch with.")
     hiprtc_library = Option("RDNA_JIT_HIPRTC_LIBRARY", PATH, None, "The library that holds hiprtc.")

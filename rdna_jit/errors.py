@@ -209,6 +209,10 @@ class MemoryFault(EmulationError):
         self.buffer_nbytes = buffer_nbytes
 
 
+class MisalignedAccess(MemoryFault):
+    """An access whose address is not a multiple of what the access requires."""
+
+
 class UnsupportedInstruction(EmulationError):
     """An instruction, or a modifier of it, that the emulator does not implement, was reached."""
 

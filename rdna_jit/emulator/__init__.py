@@ -1,7 +1,7 @@
 """The gfx10 machine on the CPU: runs the code objects that the GPU would run.
 
 register(ptr, nbytes)     let kernels touch host memory behind a raw pointer
-checks(...)               look for races, uninitialised reads, endless loops
+checks(...)               look for races, uninitialised reads, misaligned accesses, endless loops
 modes(...)                the rules that only hardware can settle; tier and threads
 profiling()               collects a profile of each launch
 Program                   a kernel of a code object, to be launched on host memory

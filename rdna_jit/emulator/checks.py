@@ -18,15 +18,17 @@ DEFAULT_STEPS = 1 << 34
 class Checks(NamedTuple):
     """`races`: two waves touch the same LDS bytes between barriers, or two workgroups write the
     same global bytes; barriers that only some waves reach. `uninitialised`: reads of LDS and of
-    output buffers that nobody wrote. `steps`: instructions that one wave may execute."""
+    output buffers that nobody wrote. `steps`: instructions that one wave may execute.
+
+    `misaligned`: accesses that the aligned mode of the hardware does not serve. A card under HIP
+    runs in its unaligned mode, which does, at some cost. Halves need addresses that are multiples
+    of 2, dwords and longer ones of 4; in LDS, 8 bytes need 8, and 12 and 16 bytes 16. The two
+    halves of ds_read2 and ds_write2 count apart. Atomics need their own size in either mode."""
 
     races: bool = False
     uninitialised: bool = False
     steps: int | None = None
-
-    @property
-    def any(self) -> bool:
-        return self.races or self.uninitialised
+    misaligned: bool = False
 
 
 class Modes(NamedTuple):
@@ -54,6 +56,7 @@ def checks(
     races: bool = False,
     uninitialised: bool = False,
     steps: int | None = None,
+    misaligned: bool = False,
 ) -> Iterator[None]:
     """Check launches within this scope; see `Checks`. A finding raises a subclass of
     EmulationError. Bounds are always checked: without them a stray access would end the process.
@@ -62,7 +65,7 @@ def checks(
         raise ContractError("bounds are always checked on the emulator", name="bounds")
     if steps is not None and steps < 1:
         raise ContractError(f"steps must be positive, got {steps}", name="steps", got=steps)
-    token = _checks.set(Checks(races, uninitialised, steps))
+    token = _checks.set(Checks(races, uninitialised, steps, misaligned))
     try:
         yield
     finally:
@@ -79,6 +82,7 @@ def current_checks() -> Checks:
         "races" in config.checks,
         "uninitialised" in config.checks,
         int(steps[-1]) if steps else None,
+        "misaligned" in config.checks,
     )
 
 

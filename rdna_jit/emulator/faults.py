@@ -13,6 +13,7 @@ from rdna_jit.errors import (
     DivergentBarrier,
     EmulationError,
     MemoryFault,
+    MisalignedAccess,
     StepLimit,
     UninitialisedRead,
     UnsupportedInstruction,
@@ -127,13 +128,15 @@ def _memory_fault(
     if fault.kind == layout.PRIVATE:
         message = f"{_verb(site)} through a generic pointer crosses a dword of private memory"
     elif fault.kind == layout.MISALIGNED:
-        message = f"{_verb(site)} at {fault.address:#x} is not aligned to its size"
+        where = f"{_place_name(fault.address, table, lds)} ({fault.address:#x})"
+        message = f"{_verb(site)} at {where}, which is not a multiple of {site.alignment}"
     elif nearest is None:
         message = f"{_verb(site)} at {fault.address:#x}, and the launch has no buffers"
     else:
         message = _where(fault.address, site, *nearest)
     buffer = nearest[0] if nearest else Buffer(0, 0)
-    return MemoryFault(
+    kind = MisalignedAccess if fault.kind == layout.MISALIGNED else MemoryFault
+    return kind(
         message,
         address=fault.address,
         nbytes=site.nbytes,

@@ -23,7 +23,7 @@ PRIVATE, DESCRIPTOR = 10, 11
 # The last word of the descriptor of private memory, by which buffer accesses know it.
 SCRATCH_MARK: Final = 0x5C4A7C4
 # Bits of Env.checks.
-CHECK_RACES, CHECK_UNINITIALISED = 1, 2
+CHECK_RACES, CHECK_UNINITIALISED, CHECK_MISALIGNED = 1, 2, 4
 # Access kinds of the lane-wise helpers.
 LOAD, STORE, ATOMIC, ATOMIC_RETURN = range(4)
 

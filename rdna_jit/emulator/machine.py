@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from rdna_jit.code_object import CodeObject
 from rdna_jit.emulator import launch_state
 from rdna_jit.emulator.buffers import Buffer, registered
-from rdna_jit.emulator.checks import DEFAULT_STEPS, Checks, Modes, current_checks, current_modes
+from rdna_jit.emulator.checks import Checks, Modes, current_checks, current_modes
 from rdna_jit.emulator.executable import Executable, Variant, build, cached
 from rdna_jit.emulator.faults import Place, to_error
 from rdna_jit.emulator.launch_state import Extent, Geometry
@@ -127,9 +127,7 @@ class Program:
             packet=packet,
             image=Buffer(self.image_address, len(self._image), "code object"),
             visible=[*buffers, *registered()],
-            steps=checks.steps or DEFAULT_STEPS,
-            races=checks.races,
-            uninitialised=checks.uninitialised,
+            checks=checks,
             profile=variant.profile,
             descending=modes.descending,
         )

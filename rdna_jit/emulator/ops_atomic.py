@@ -67,7 +67,6 @@ def run_lanes(
 
     def one(lane: Value) -> None:
         address = c.load_scalar(I64.scalar, c.offset(addresses, lane, "i64"))
-        c.fault_if((address & (nbytes - 1)).ne(0), layout.MISALIGNED, site)
         pointer = c.emit(PTR, f"inttoptr {address!r} to ptr")
         place = c.offset(staging, lane, type.name)
         mine = c.load_scalar(type.scalar, place, align=nbytes)

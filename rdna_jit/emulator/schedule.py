@@ -106,7 +106,7 @@ class Schedule:
     @staticmethod
     def _threads(launch: Launch, modes: Modes, executable: Executable) -> int:
         # Compare-and-swap loops sum in the order of arrival: one thread keeps the bits the same.
-        if launch.one_thread or executable.order_dependent:
+        if launch.shadowed or executable.order_dependent:
             return 1
         return modes.threads or len(os.sched_getaffinity(0))
 

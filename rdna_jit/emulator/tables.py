@@ -16,6 +16,13 @@ class Site(NamedTuple):
     space: Space
     access: Access
 
+    @property
+    def alignment(self) -> int:
+        """What the aligned mode of the hardware asks of the address; see `Checks`."""
+        if self.space != "lds" and self.access != "atomic":
+            return min(self.nbytes, 4)
+        return 16 if self.nbytes == 12 else self.nbytes
+
 
 class Block:
     """A basic block: its address, the number of its instructions, and what they count as."""

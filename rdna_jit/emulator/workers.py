@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from rdna_jit.code_object import KernelInfo
 from rdna_jit.emulator import launch_state, layout
 from rdna_jit.emulator.buffers import Buffer, BufferTable
+from rdna_jit.emulator.checks import DEFAULT_STEPS, Checks
 from rdna_jit.emulator.executable import Executable, run_function
 from rdna_jit.emulator.faults import Fault
 from rdna_jit.emulator.launch_state import Geometry
@@ -37,17 +38,19 @@ class Launch:
         packet: bytearray,
         image: Buffer,
         visible: Sequence[Buffer],
-        steps: int,
-        races: bool,
-        uninitialised: bool,
+        checks: Checks,
         profile: bool,
         descending: bool,
     ) -> None:
         self.info = info
         self.geometry = geometry
         self.image = image
-        self.steps = steps
-        self.checks = layout.CHECK_RACES * races + layout.CHECK_UNINITIALISED * uninitialised
+        self.steps = checks.steps or DEFAULT_STEPS
+        self.checks = (
+            layout.CHECK_RACES * checks.races
+            + layout.CHECK_UNINITIALISED * checks.uninitialised
+            + layout.CHECK_MISALIGNED * checks.misaligned
+        )
         self.profile = profile
         self.descending = descending
         self._arguments = (ctypes.c_char * len(arguments)).from_buffer(arguments)
@@ -58,7 +61,7 @@ class Launch:
             visible,
             [self.arguments, self.packet, image],
             lines=profile,
-            shadow=bool(self.checks),
+            shadow=self.shadowed,
         )
         self.workers: list[Worker] = []
         self.seconds = 0.0
@@ -68,9 +71,9 @@ class Launch:
         return self.info.descriptor.lds_bytes + self.geometry.dynamic_lds
 
     @property
-    def one_thread(self) -> bool:
-        """Shadows are not shared between threads."""
-        return self.checks != 0
+    def shadowed(self) -> bool:
+        """Whether a check needs the shadow of every byte, which threads cannot share."""
+        return bool(self.checks & (layout.CHECK_RACES | layout.CHECK_UNINITIALISED))
 
     @property
     def executable(self) -> Executable:
@@ -146,7 +149,7 @@ class Worker:
         self._slots = self._make_slots(launch, executable)
         self.traffic = (layout.Traffic * (len(executable.sites) if launch.profile else 0))()
         self._table = launch.table.table(self._own_buffers(launch, executable))
-        self._shadow = Aligned(16 * launch.lds_bytes if launch.checks else 0)
+        self._shadow = Aligned(16 * launch.lds_bytes if launch.shadowed else 0)
         sgprs = launch_state.user_sgprs(
             info,
             kernarg=launch.arguments.address,

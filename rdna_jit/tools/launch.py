@@ -24,7 +24,7 @@ x=f16[4096]:normal; fills are {buffers.FILLS}. A value: n=4096. A null pointer: 
 def run(argv: Sequence[str] | None = None) -> int:
     """Launch once on the current device and say what the tensors hold afterwards."""
     parser = _parser("run", "Launches a kernel once and says what its tensors hold afterwards.")
-    parser.add_argument("--checks", metavar="LIST", help="races,uninitialised,steps=N (emulator)")
+    parser.add_argument("--checks", metavar="LIST", help="races,misaligned,steps=N,... (emulator)")
     parser.add_argument(
         "--save",
         metavar="NAME=FILE.npy",

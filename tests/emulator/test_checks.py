@@ -7,7 +7,14 @@ import pytest
 
 from rdna_jit import emulator
 from rdna_jit.config import config
-from rdna_jit.errors import ContractError, DataRace, DivergentBarrier, UninitialisedRead
+from rdna_jit.errors import (
+    ContractError,
+    DataRace,
+    DivergentBarrier,
+    MemoryFault,
+    MisalignedAccess,
+    UninitialisedRead,
+)
 from tests.emulator import harness
 
 REVERSE = """KERNEL(64) k(const u32* in, u32* out) {{
@@ -93,6 +100,72 @@ def test_barriers_that_only_some_waves_reach() -> None:
         with pytest.raises(DivergentBarrier) as caught:
             harness.run(source, out, 32, block=64)
     assert caught.value.instruction == "s_barrier"
+
+
+# (instruction, type of an element, its bytes, an offset that aligned mode does not serve, the
+# smallest that it does)
+MISALIGNED = [
+    ("global_load_dwordx4", "u4", 16, 2, 4),
+    ("global_load_dword", "u32", 4, 3, 4),
+    ("global_load_ushort", "unsigned short", 2, 1, 2),
+    ("ds_read_b128", "u4", 16, 8, 16),
+    ("ds_read_b64", "u64", 8, 4, 8),
+    ("ds_read_u16", "unsigned short", 2, 1, 2),
+]
+
+
+@pytest.mark.parametrize(("mnemonic", "element", "nbytes", "bad", "good"), MISALIGNED)
+def test_misaligned_load(mnemonic: str, element: str, nbytes: int, bad: int, good: int) -> None:
+    """Work-item 40 is off; the types promise alignment, so that nothing is split."""
+    in_lds = mnemonic.startswith("ds_")
+    source = f"""typedef unsigned u4 __attribute__((ext_vector_type(4)));
+      typedef {element} element;
+      KERNEL(64) k(const u4* in, char* out, int shift) {{
+        __shared__ u4 s[65]; u32 t = lane_x(); s[t] = in[t]; s[64] = in[64]; barrier();
+        int at = t * 16 + (t == 40 ? shift : 0);
+        *(element*)(out + t * 16) = *(const element*)((const char*){"s" if in_lds else "in"} + at);
+      }}"""
+    assert mnemonic in harness.mnemonics(source)
+    data, out = np.arange(65 * 4, dtype=np.uint32), np.zeros(64 * 4, np.uint32)
+    want = np.zeros((64, 16), np.uint8)
+    for lane in range(64):
+        at = lane * 16 + (good if lane == 40 else 0)
+        want[lane, :nbytes] = data.view(np.uint8)[at : at + nbytes]
+    with emulator.checks(misaligned=True):
+        harness.run(source, data, out, good, block=64)
+        assert (out.view(np.uint8) == want.ravel()).all()
+        with pytest.raises(MisalignedAccess, match=f"not a multiple of {good}") as caught:
+            harness.run(source, data, out, bad, block=64)
+    error = caught.value
+    assert (error.kernel, error.wave, error.lane, error.nbytes) == ("k", 1, 8, nbytes)
+    assert error.instruction.startswith(mnemonic)
+    assert error.buffer == ("LDS" if in_lds else "in")
+    assert error.address - error.buffer_address == 640 + bad
+    harness.run(source, data, out, bad, block=64)  # a card in its default mode serves it
+
+
+@pytest.mark.parametrize("tier", ["quick", "optimised"])
+def test_misaligned_store_of_consecutive_lanes(tier: str) -> None:
+    source = "KERNEL(32) k(char* out, int shift) { *(u32*)(out + shift + lane_x() * 4) = 7; }"
+    assert "global_store_dword" in harness.mnemonics(source)
+    out = np.zeros(40, np.uint32)
+    with emulator.modes(tier=tier):
+        harness.run(source, out, 2)
+        with config.scope(checks=("misaligned",)):
+            harness.run(source, out, 4)
+            with pytest.raises(MisalignedAccess, match=r"global store .* byte 2 of out"):
+                harness.run(source, out, 2)
+
+
+def test_misaligned_atomics_are_faults_in_any_case() -> None:
+    source = "KERNEL(32) k(char* out, int shift) { atomicAdd((u32*)(out + shift), lane_x()); }"
+    out = np.zeros(2, np.uint32)
+    assert "global_atomic_add" in harness.mnemonics(source)
+    harness.run(source, out, 4)
+    assert out[1] == 31 * 16
+    with pytest.raises(MemoryFault, match="byte 2 of out") as caught:
+        harness.run(source, out, 2)
+    assert caught.value.lane == 0 and caught.value.address == out.ctypes.data + 2
 
 
 def test_checks_come_from_the_settings_too() -> None:

@@ -1,4 +1,34 @@
-; Races and uninitialised reads, seen through a shadow of every byte.
+; Alignment; races and uninitialised reads, seen through a shadow of every byte.
+
+; Whether every active lane of env.addresses is at a multiple of what the aligned mode asks for: the
+; size up to a dword, in LDS up to 16 bytes (12 bytes need 16); of atomics always the size.
+define i32 @check_alignment(ptr %env, i32 %exec, i64 %site, i64 %bytes, i1 %lds, i1 %atomic) nounwind {
+  %addresses.p = getelementptr %Env, ptr %env, i32 0, i32 18
+  %addresses = load <32 x i64>, ptr %addresses.p, align 8
+  %at.most.4 = call i64 @llvm.umin.i64(i64 %bytes, i64 4)
+  %whole = or i1 %lds, %atomic
+  %size = select i1 %whole, i64 %bytes, i64 %at.most.4
+  %is.12 = icmp eq i64 %size, 12
+  %alignment = select i1 %is.12, i64 16, i64 %size
+  %low = sub i64 %alignment, 1
+  %low.0 = insertelement <32 x i64> poison, i64 %low, i32 0
+  %low.v = shufflevector <32 x i64> %low.0, <32 x i64> poison, <32 x i32> zeroinitializer
+  %rest = and <32 x i64> %addresses, %low.v
+  %off = icmp ne <32 x i64> %rest, zeroinitializer
+  %bits = bitcast <32 x i1> %off to i32
+  %bad = and i32 %bits, %exec
+  %fine = icmp eq i32 %bad, 0
+  br i1 %fine, label %ok, label %out
+out:
+  %lane = call i32 @llvm.cttz.i32(i32 %bad, i1 true)
+  %lane.64 = zext i32 %lane to i64
+  %address.p = getelementptr i64, ptr %addresses.p, i64 %lane.64
+  %address = load i64, ptr %address.p
+  %r = call i32 @fault(ptr %env, i32 7, i64 %site, i32 %lane, i64 %address)
+  ret i32 %r
+ok:
+  ret i32 0
+}
 
 ; The shadow of [address, ...) in its buffer, or null.
 define ptr @shadow_of(ptr %env, i64 %address) nounwind {

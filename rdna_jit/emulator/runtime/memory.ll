@@ -161,6 +161,18 @@ define i32 @access(ptr %env, i32 %exec, i64 %site, i64 %bytes, i1 %lds, i32 %kin
   %is.bad = icmp ne i32 %bad, 0
   br i1 %is.bad, label %out, label %look
 look:
+  %checks.p = getelementptr %Env, ptr %env, i32 0, i32 21
+  %checks = load i64, ptr %checks.p
+  %misaligned = and i64 %checks, 4
+  %aligning = icmp ne i64 %misaligned, 0
+  %atomic = icmp uge i32 %kind, 2
+  %align = or i1 %aligning, %atomic
+  br i1 %align, label %alignment, label %aligned
+alignment:
+  %crooked = call i32 @check_alignment(ptr %env, i32 %exec, i64 %site, i64 %bytes, i1 %lds, i1 %atomic)
+  %is.crooked = icmp ne i32 %crooked, 0
+  br i1 %is.crooked, label %out, label %aligned
+aligned:
   %observed = call i1 @observed(ptr %env)
   br i1 %observed, label %profile, label %ok
 profile:
@@ -183,9 +195,8 @@ issue:
   call void @clock_issue(ptr %env, i64 %bytes)
   br label %check
 check:
-  %checks.p = getelementptr %Env, ptr %env, i32 0, i32 21
-  %checks = load i64, ptr %checks.p
-  %checking = icmp ne i64 %checks, 0
+  %shadow.checks = and i64 %checks, 3
+  %checking = icmp ne i64 %shadow.checks, 0
   br i1 %checking, label %note, label %ok
 note:
   %r = call i32 @note_access(ptr %env, i32 %exec, i64 %site, i64 %bytes, i1 %lds, i32 %kind)

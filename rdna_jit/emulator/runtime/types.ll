@@ -23,7 +23,7 @@
 ; 12 LDS shadow of the checked build (or null): per byte the last write and the last read,
 ; 13 wave, 14 workgroup, 15 epoch (counts barrier intervals), 16 first epoch of this workgroup,
 ; 17 state of the running wave, 18 lane addresses, 19 split data, 20 packed data,
-; 21 checks: 1 races, 2 uninitialised; 22 host address of code object address 0; 23 lane offsets,
+; 21 checks: 1 races, 2 uninitialised, 4 misaligned; 22 host address of code object address 0; 23 lane offsets,
 ; 24 latency of a vector load in ns, 25 of a scalar load once the wave has started,
 ; 26 private memory of the running wave, 27 its bytes per lane
 %Env = type { ptr, i64, ptr, ptr, ptr, ptr, i64, i64, i32, i32, i64, i64, ptr, i64, i64, i64, i64, ptr, [32 x i64], [512 x i8], [512 x i8], i64, i64, [32 x i32], i64, i64, i64, i64 }
