@@ -334,6 +334,8 @@ KERNEL __launch_bounds__(WAVES * 32) void w4a16_decode(
     launder_scalar(step);
   } while (WAVES < STEPS && step < STEPS);
 
+  // The sums go where other lanes of the wave have just read x.
+  if constexpr (!X_SCALAR) wave_barrier();
 #pragma unroll
   for (int slot = 0; slot < M_TILE; ++slot) {
     Vec<float, COLS> row;
