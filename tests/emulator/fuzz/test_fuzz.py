@@ -8,7 +8,7 @@ import pytest
 from tests.emulator.fuzz.builds import builds, compile_with, run
 from tests.emulator.fuzz.generator import Generator, evaluate, initial, source_text
 
-STATEMENTS, SLOW_STATEMENTS = 14, 40
+STATEMENTS, SLOW_STATEMENTS = 14, 20
 
 
 def differences(seed: int, statements: int, tier: str = "quick") -> list[str]:
@@ -35,6 +35,6 @@ def test_program(seed: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(100, 300))
+@pytest.mark.parametrize("seed", range(100, 200))
 def test_long_program(seed: int) -> None:
     assert not differences(seed, SLOW_STATEMENTS, ("quick", "optimised")[seed % 2])
