@@ -232,6 +232,12 @@ def _check_result(code_object: CodeObject, arch: str) -> str:
     for line in lines:
         log.warning("%s", line.strip().removeprefix("warning: "))
     callers = _functions_with_calls(code_object)
+    host_services = sorted(n for n in callers if "hostcall" in n or "printf" in n or "assert" in n)
+    if host_services:
+        raise ValueError(
+            f"printf and assert need a host service that is not there ({', '.join(host_services)} "
+            "was linked in); store what you want to see in a buffer, or call __builtin_trap()"
+        )
     if callers:
         raise ValueError(
             f"{', '.join(callers)} calls functions; declare them __forceinline__, and use "

@@ -46,6 +46,14 @@ class Modes(NamedTuple):
     descending: bool = False
 
 
+_LEGAL: dict[str, tuple[object, ...]] = {
+    "dot2": ("chain", "exact", "gfx11"),
+    "dot2_flush": (False, True),
+    "transcendental": ("exact", "+1ulp", "-1ulp", "hash"),
+    "tier": (None, "quick", "optimised"),
+    "descending": (False, True),
+}
+
 _checks: ContextVar[Checks | None] = ContextVar("emulator_checks", default=None)
 _modes: ContextVar[Modes] = ContextVar("emulator_modes", default=Modes())  # noqa: B039
 
@@ -63,8 +71,8 @@ def checks(
     """
     if not bounds:
         raise ContractError("bounds are always checked on the emulator", name="bounds")
-    if steps is not None and steps < 1:
-        raise ContractError(f"steps must be positive, got {steps}", name="steps", got=steps)
+    if steps is not None and (type(steps) is not int or steps < 1):
+        raise ContractError(name="steps", expected="a positive integer or None", got=repr(steps))
     token = _checks.set(Checks(races, uninitialised, steps, misaligned))
     try:
         yield
@@ -99,6 +107,16 @@ def modes(**changes: object) -> Iterator[None]:
     if unknown:
         known = ", ".join(sorted(of_options | of_modes))
         raise ContractError(f"no mode {', '.join(sorted(unknown))}; modes are {known}")
+    for name, value in changes.items():
+        legal = _LEGAL.get(name)
+        if legal and value not in legal:
+            raise ContractError(name=name, expected="one of " + ", ".join(map(repr, legal)),
+                                got=repr(value))  # fmt: skip
+    threads = changes.get("threads")
+    if threads is not None and (type(threads) is not int or threads < 1):
+        raise ContractError(
+            name="threads", expected="a positive integer or None", got=repr(threads)
+        )
     chosen: dict[str, Any] = {k: v for k, v in changes.items() if k in of_options}
     machine: dict[str, Any] = {k: v for k, v in changes.items() if k in of_modes}
     token = _modes.set(now._replace(options=now.options._replace(**chosen), **machine))

@@ -161,6 +161,9 @@ def _where(address: int, site: Site, buffer: Buffer, offset: int) -> str:
         return f"{verb} at byte {offset} of the workgroup's LDS ({buffer.nbytes} bytes)"
     if 0 <= offset < buffer.nbytes:
         return f"{verb} at byte {offset} runs past the end of {size}"
+    for aperture, space in ((layout.SHARED_APERTURE, "LDS"), (layout.PRIVATE_APERTURE, "private")):
+        if address >> 48 == aperture:
+            return f"{verb} at byte {address & 0xFFFFFFFF} of the {space} memory, past its end"
     if address < 4096:
         return f"{verb} at {address:#x}: a null pointer; the nearest buffer is {size}"
     if offset < 0:

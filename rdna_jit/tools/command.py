@@ -46,11 +46,11 @@ def guarded(name: str, arguments: argparse.Namespace, body: Callable[[], int]) -
         # The reader, `head` for one, has seen enough.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except (RdnaJitError, OSError) as error:
+    except (RdnaJitError, OSError, MemoryError) as error:
         if arguments.json:
             print(json.dumps({"error": {"type": type(error).__name__, "message": str(error)}}))
         print(f"rdna_jit {name}: {error}", file=sys.stderr)
-        return 2 if isinstance(error, (UsageError, OSError)) else 1
+        return 2 if isinstance(error, (UsageError, OSError, MemoryError)) else 1
 
 
 def add_kernel(to: argparse.ArgumentParser, what: str) -> None:

@@ -183,3 +183,19 @@ def test_scopes_nest_and_are_strict() -> None:
         pass
     with pytest.raises(ContractError, match="no mode speed"), emulator.modes(speed=3):
         pass
+
+
+@pytest.mark.parametrize(
+    "mistake",
+    [{"dot2": "x"}, {"tier": "z"}, {"threads": 0}, {"transcendental": 1}, {"descending": "no"}],
+)
+def test_a_mode_that_does_not_exist_is_refused(mistake: dict[str, object]) -> None:
+    [(name, _)] = mistake.items()
+    with pytest.raises(ContractError, match=name), emulator.modes(**mistake):
+        pass
+
+
+def test_steps_are_a_positive_integer() -> None:
+    for steps in (0, -1, "x", 1.5):
+        with pytest.raises(ContractError, match="steps"), emulator.checks(steps=steps):  # type: ignore[arg-type]
+            pass

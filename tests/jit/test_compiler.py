@@ -296,3 +296,9 @@ def test_a_missing_hip_python_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ToolchainError, match="hip-python cannot be imported") as caught:
         build(AXPY)
     assert caught.value.install == "pip install hip-python"
+
+
+def test_printf_is_refused_by_name() -> None:
+    source = 'extern "C" __global__ __launch_bounds__(64) void k(float* x) { printf("%d", 1); }'
+    with pytest.raises(CompileError, match="printf and assert need a host service"):
+        compiler.compile_source(source, arch="gfx1030", kernel="k")
