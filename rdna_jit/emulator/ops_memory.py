@@ -356,20 +356,20 @@ def _private(c: Wave, i: Decoded) -> None:
     offset = c.const(I32, 0) if "offen" not in i.modifiers else c.raw(address, I32)
     offset = offset + narrow(c.address_offset(i))
     kind = i.mnemonic.split("_", 2)[2].removesuffix("_hi")
-    high = i.mnemonic.endswith("_hi")
+    upper = i.mnemonic.endswith("_hi")
     if kind in _DWORDS:
         _private_dwords(c, i, data, base, offset, _DWORDS[kind])
         return
     lanes = Lanes(base=base, offset=_swizzle(c, offset))
     if "_store_" in i.mnemonic:
         element = I8 if "byte" in kind else I16
-        value = c.vgpr(data.index) >> 16 if high else c.vgpr(data.index)
+        value = c.vgpr(data.index) >> 16 if upper else c.vgpr(data.index)
         store_lanes(c, i, lanes, [value.trunc(element)], "scratch")
         return
     element, signed = (_LOADS | _D16_LOADS)[kind]
     [value] = load_lanes(c, i, lanes, element, 1, "scratch")
     if kind in _D16_LOADS:
-        write_half(c, data.index, widen_half(value, signed), high)
+        write_half(c, data.index, widen_half(value, signed), upper)
     else:
         c.set_vgpr(data.index, value.sext(I32) if signed else value.zext(I32))
 
