@@ -70,6 +70,38 @@ def _words(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
     return torch.randint(-(2**31), 2**31, shape, generator=generator).to(torch.int32)
 
 
+def linear_rows(model: Model, on: torch.device) -> Iterator[Case]:
+    """`gemv_f16` and `gemv_i8` on the model's fp16 and int8 layers."""
+    seen: set[tuple[int, int, str]] = set()
+    for tp in sorted(model.dense, reverse=True):
+        for layer in model.dense[tp]:
+            N, K = min(layer.N, MOST_COLUMNS), layer.K
+            if layer.format in ("fp16", "int8") and (N, K, layer.format) not in seen:
+                seen.add((N, K, layer.format))
+                yield from _rows_layer(layer, N, K, on)
+
+
+def _rows_layer(layer: Layer, N: int, K: int, on: torch.device) -> Iterator[Case]:
+    generator = torch.Generator().manual_seed(N * 31 + K)
+    x = torch.randn(max(ROWS), K, generator=generator).half().to(on)
+    w = (0.05 * torch.randn(N, K, generator=generator)).half().to(on)
+    codes, scale = formats.make_int8_shadow(w)
+    int8 = layer.format == "int8"
+
+    def gemv(rows: int) -> Tensor:
+        return linear.gemv_i8(x[:rows], codes, scale) if int8 else linear.gemv_f16(x[:rows], w)
+
+    def truth(rows: int) -> Tensor:
+        exact = formats.dequantize_i8(codes, scale, dtype=torch.float64) if int8 else w
+        return reference.linear(x[:rows].cpu(), exact.cpu().T)
+
+    for rows in ROWS:
+        size = f"{layer.name} M={rows} N={N} K={K}"
+        yield Case(
+            "gemv_i8" if int8 else "gemv_f16", size, partial(gemv, rows), partial(truth, rows)
+        )
+
+
 def moe_int4(model: Model, on: torch.device) -> Iterator[Case]:
     """`moe_int4_decode` with the model's experts, per way to split them over ranks."""
     shape = model.experts
@@ -87,4 +119,8 @@ def moe_int4(model: Model, on: torch.device) -> Iterator[Case]:
             yield Case("moe_int4_decode", f"{split} M={rows} {size}", layer.run, layer.truth)
 
 
-FAMILIES: tuple[Callable[[Model, torch.device], Iterator[Case]], ...] = (linear_int4, moe_int4)
+FAMILIES: tuple[Callable[[Model, torch.device], Iterator[Case]], ...] = (
+    linear_int4,
+    linear_rows,
+    moe_int4,
+)

@@ -23,12 +23,14 @@ from rdna_jit.formats.int4_weight import (
     quantize_int4,
 )
 from rdna_jit.formats.int4_words import pack_int4, unpack_int4
+from rdna_jit.formats.int8 import dequantize_i8, make_int8_shadow
 
 __all__ = [
     "Int4Weight",
     "act_order",
     "awq_to_gptq",
     "ct_to_gptq",
+    "dequantize_i8",
     "dequantize_w4",
     "fp16_scales",
     "gptq_shuffle",
@@ -36,6 +38,7 @@ __all__ = [
     "gptq_to_ct",
     "gptq_to_nk",
     "gptq_unshuffle",
+    "make_int8_shadow",
     "nk_to_gptq",
     "pack_awq",
     "pack_compressed_tensors",
