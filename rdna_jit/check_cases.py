@@ -16,7 +16,7 @@ from torch import Tensor
 from rdna_jit import formats, reference, synthetic
 from rdna_jit.check import Case
 from rdna_jit.models import Layer, Model
-from rdna_jit.ops import linear
+from rdna_jit.ops import linear, moe
 
 ROWS = (1, 4, 8, 16)
 MOST_COLUMNS = 2048
@@ -119,8 +119,47 @@ def moe_int4(model: Model, on: torch.device) -> Iterator[Case]:
             yield Case("moe_int4_decode", f"{split} M={rows} {size}", layer.run, layer.truth)
 
 
+def moe_routing(model: Model, on: torch.device) -> Iterator[Case]:
+    """`topk_router`, as weights per expert, and `moe_align_block_size` of what it chose."""
+    shape = model.experts
+    if shape is None:
+        return
+    E, T, block = shape.experts, shape.top_k, 16
+    for rows in ROWS:
+        generator = torch.Generator().manual_seed(E * 31 + rows)
+        logits = torch.randn(rows, E, generator=generator).to(on)
+
+        def weights(logits: Tensor = logits) -> Tensor:
+            chosen, ids = moe.topk_router(logits, T)
+            return torch.zeros_like(logits).scatter_(1, ids.long(), chosen)
+
+        def scores(logits: Tensor = logits) -> Tensor:
+            exact = torch.softmax(logits.double().cpu(), 1)
+            best = exact.topk(T)
+            kept = best.values / best.values.sum(1, keepdim=True)
+            return torch.zeros_like(exact).scatter_(1, best.indices, kept)
+
+        yield Case("topk_router", f"M={rows} E={E} T={T}", weights, scores, 1e-5, 1e-5)
+        ids = torch.randint(0, E, (rows, T), generator=generator)
+
+        def slots(ids: Tensor = ids) -> Tensor:
+            return moe.moe_align_block_size(ids.to(on), block, E)[0]
+
+        def sort(ids: Tensor = ids) -> Tensor:
+            runs = [(ids.flatten() == e).nonzero().flatten() for e in ids.unique()]
+            full = [torch.full((-(-len(run) // block) * block,), ids.numel()) for run in runs]
+            for padded, run in zip(full, runs, strict=True):
+                padded[: len(run)] = run
+            capacity = min(ids.numel() * block, ids.numel() + E * (block - 1))
+            rest = torch.full((capacity - sum(map(len, full)),), ids.numel())
+            return torch.cat([*full, rest]).double()
+
+        yield Case("moe_align", f"M={rows} E={E} T={T} block={block}", slots, sort, 0.0, 0.0)
+
+
 FAMILIES: tuple[Callable[[Model, torch.device], Iterator[Case]], ...] = (
     linear_int4,
     linear_rows,
     moe_int4,
+    moe_routing,
 )

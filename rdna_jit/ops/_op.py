@@ -85,7 +85,8 @@ def public_op(
     """Register the decorated function as a torch op and return what users call.
 
     `schema` is torch's, without namespace and without `out`: "scale(Tensor x, float a) -> Tensor".
-    `fake` takes the schema's parameters and returns an empty result. `batch_invariant` declares
+    `fake` takes the schema's parameters and returns an empty result. An op whose `plan` has no
+    parameter `out` has no `.out` overload. `batch_invariant` declares
     that row i of a batch has the bits that it has alone. The returned function has `.plan` (same
     parameters), `.schema` and `.batch_invariant`.
     """
@@ -93,8 +94,9 @@ def public_op(
     def decorate(run: Callable[Concatenate[Plan, P], R]) -> Callable[P, R]:
         parsed = torch._C.parse_schema(f"rdna_jit::{schema}")
         name = parsed.name.removeprefix("rdna_jit::")
-        made = _generate(run, plan, parsed, _register(name, schema, fake))
-        _implement(name, made["eager"])
+        takes_out = "out" in inspect.signature(plan).parameters
+        made = _generate(run, plan, parsed, _register(name, schema, fake, takes_out))
+        _implement(name, made["eager"], takes_out)
         call = functools.wraps(run)(made["call"])
         parameters = list(inspect.signature(run).parameters.values())[1:]
         call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
@@ -185,8 +187,14 @@ def _parameter_text(signature: inspect.Signature) -> tuple[str, str]:
     return ", ".join(parameters), ", ".join(arguments)
 
 
-def _register(name: str, schema: str, fake: Callable[..., Any]) -> Callable[..., Any]:
+def _register(
+    name: str, schema: str, fake: Callable[..., Any], takes_out: bool
+) -> Callable[..., Any]:
     """Define the op and its `.out` overload; returns the call that torch.compile traces."""
+    if not takes_out:
+        _library.define(schema)
+        torch.library.register_fake(f"rdna_jit::{name}", fake, lib=_library)
+        return cast(Callable[..., Any], getattr(torch.ops.rdna_jit, name).default)
     head = schema.rpartition("->")[0]
     inner = head[head.index("(") + 1 : head.rindex(")")]
     separator = ", " if "*" in inner.replace("!*", "") else ", *, "
@@ -206,10 +214,11 @@ def _register(name: str, schema: str, fake: Callable[..., Any]) -> Callable[...,
     return through_torch
 
 
-def _implement(name: str, eager: Callable[..., Any]) -> None:
+def _implement(name: str, eager: Callable[..., Any], takes_out: bool) -> None:
     def into_out(*args: Any, **kwargs: Any) -> None:
         eager(*args, **kwargs)
 
     for key in ("CPU", "CUDA"):
         _library.impl(name, eager, key)
-        _library.impl(f"{name}.out", into_out, key)
+        if takes_out:
+            _library.impl(f"{name}.out", into_out, key)

@@ -23,8 +23,9 @@ from rdna_jit.ops._contract import (
 )
 from rdna_jit.ops._moe_int4 import Matrix, MoeCall
 from rdna_jit.ops._op import public_op
+from rdna_jit.ops.moe_routing import moe_align_block_size, topk_router
 
-__all__ = ["moe_int4_decode"]
+__all__ = ["moe_align_block_size", "moe_int4_decode", "topk_router"]
 
 Tensor = torch.Tensor
 _OP = "moe_int4_decode"
