@@ -262,7 +262,10 @@ class Kernel:
             self.spec.check(info)
             archs.note_missing_dots(arch)
         self._entries[arch] = entry
-        return Program(self.name, code_object, info, self._signature(info), key.digest)
+        signature = self._signature(info)
+        parameters = self.spec.parameters if self.spec is not None else ()
+        outputs = frozenset(p.name for p in parameters if p.role == "out")
+        return Program(self.name, code_object, info, signature, key.digest, outputs)
 
     def _metadata(self) -> dict[str, Any]:
         metadata: dict[str, Any] = {"kernel": self.name, "values": self.values}

@@ -51,17 +51,20 @@ _registered: list[Registration] = []
 _lock = threading.Lock()
 
 
-def register(ptr: int, nbytes: int, name: str = "registered memory") -> Registration:
+def register(
+    ptr: int, nbytes: int, name: str = "registered memory", *, initialised: bool = True
+) -> Registration:
     """Let emulated kernels touch `nbytes` bytes of host memory at `ptr`.
 
     For raw integer pointers; tensors passed to a launch are known by themselves. The range stays
-    registered until the returned handle is closed.
+    registered until the returned handle is closed. `initialised=False`: its content counts as
+    unwritten, for the check of uninitialised reads.
     """
     if ptr <= 0 or nbytes <= 0:
         raise ContractError(
             f"cannot register {nbytes} bytes at {ptr:#x}; both must be positive", name="ptr"
         )
-    return Registration(Buffer(ptr, nbytes, name))
+    return Registration(Buffer(ptr, nbytes, name, initialised))
 
 
 def registered() -> list[Buffer]:

@@ -30,6 +30,7 @@ class Program(NamedTuple):
     info: KernelInfo
     signature: Signature
     digest: str
+    outputs: frozenset[str] = frozenset()  # parameters that are only written
 
     @property
     def arch(self) -> str:

@@ -113,12 +113,25 @@ class EmulatorLoaded(Loaded):
             pointer = int(tensor.data_ptr())
             nbytes = view_nbytes(tensor)
             if nbytes:
-                buffers.append(Buffer(pointer, nbytes, slot.name))
+                initialised = slot.name not in self.program.outputs
+                buffers.append(Buffer(pointer, nbytes, slot.name, initialised))
             return pointer
 
         packed = self.program.signature.pack(args, address)
         g, b, lds = check_geometry(self.program, grid, block, dynamic_lds)
-        return g, b, bytes(packed), tuple(buffers), lds
+        return g, b, bytes(packed), tuple(_with_inputs(buffers)), lds
+
+
+def _with_inputs(buffers: list[Buffer]) -> list[Buffer]:
+    """An output that shares memory with an input (a residual added in place) starts with it."""
+    inputs = [b for b in buffers if b.initialised]
+
+    def shares(b: Buffer) -> bool:
+        return any(
+            b.address < i.address + i.nbytes and i.address < b.address + b.nbytes for i in inputs
+        )
+
+    return [b._replace(initialised=b.initialised or shares(b)) for b in buffers]
 
 
 def view_nbytes(tensor: Any) -> int:
