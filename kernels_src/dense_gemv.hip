@@ -179,8 +179,9 @@ DEVICE void store_sums(const float* sums, const void* scale, const f16* bias, GL
     float y = from[0];
 #pragma unroll
     for (int w = 1; w < WAVES; ++w) y += from[w * COUNT];
-    if constexpr (SCALE_BYTES == 2) y *= (float)*(const GLOBAL f16*)(global_bytes((const char*)scale) + n * 2);
-    if constexpr (SCALE_BYTES == 4) y *= *(const GLOBAL float*)(global_bytes((const char*)scale) + n * 4);
+    const GlobalBytes scales = global_bytes((const char*)scale);
+    if constexpr (SCALE_BYTES == 2) y *= (float)*(const GLOBAL f16*)(scales + n * 2);
+    if constexpr (SCALE_BYTES == 4) y *= *(const GLOBAL float*)(scales + n * 4);
     if constexpr (HAS_BIAS) y += (float)*(const GLOBAL f16*)(global_bytes(bias) + n * 2);
     const u64 element = OUT_STRIDE < 1 << 26 ? m * (u32)OUT_STRIDE + n : m * OUT_STRIDE + n;
     *(GLOBAL f16*)(out + element * 2) = (f16)y;
@@ -205,7 +206,8 @@ KERNEL __launch_bounds__(WAVES * 32) void dense_gemv(
                            (u64)(first + r * SIDE) * (W_STRIDE * WEIGHT_BYTES));
   }
 #pragma unroll
-  for (u32 i = 0; i < M_TILE; ++i) {  // slots past the last row of x repeat it
+  for (u32 i = 0; i < M_TILE; ++i) {
+    // Slots past the last row of x repeat it. NOTE: hiprtc 5.2.3 dies of a comparison for slot 0.
     const u32 row = m_first + (i == 0 || i < rows ? i : rows - 1);
     in.x[i] = launder_base(global_bytes(x) + row * (X_STRIDE * 2));
   }

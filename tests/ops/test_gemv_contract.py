@@ -120,6 +120,7 @@ def test_explain_says_what_runs_and_why():
     assert "the fp16 weight was released" in text
 
 
+@pytest.mark.slow
 def test_compiled_for_a_large_batch_still_chooses_by_the_real_one():
     q, s, released = bytes_(16, 40), torch.ones(16), halves(0)
     compiled = torch.compile(
@@ -176,7 +177,15 @@ def test_chips_without_dot_instructions_take_mixed_fma(arch):
     assert "v_fma_mix" in isa or arch == "gfx1012"
 
 
-@pytest.mark.parametrize("spec, rows", [(GEMV_F16, 1), (GEMV_I8, 1), (GEMV_I8, 8)])
+@pytest.mark.parametrize(
+    "spec, rows",
+    [
+        (GEMV_F16, 1),
+        (GEMV_I8, 8),
+        pytest.param(GEMV_I8, 1, marks=pytest.mark.slow),
+        pytest.param(GEMV_F16, 8, marks=pytest.mark.slow),
+    ],
+)
 def test_counters_are_within_the_budget(spec, rows):
     row = measure(spec.name, 2560, 1536, rows, "V620")
     assert row.valu_per_weight <= MOST[spec.name, rows]

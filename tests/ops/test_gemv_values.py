@@ -49,7 +49,7 @@ F16 = [
     (3, 300, 1024, True),
     (5, 3, 8, False),  # fewer rows than a wave holds
     (8, 577, 64, False),
-    (9, 40, 64, True),
+    pytest.param(9, 580, 64, True, marks=pytest.mark.slow),
     (17, 33, 128, True),  # two tiles
     pytest.param(32, 6, 640, False, marks=pytest.mark.slow),
 ]
@@ -71,7 +71,7 @@ I8 = [
     (4, 2, 16, torch.float16, False),
     (8, 577, 256, torch.float32, False),
     (9, 40, 24, torch.float16, True),  # K is no multiple of 16
-    (16, 580, 136, torch.float32, True),
+    pytest.param(16, 580, 136, torch.float32, True, marks=pytest.mark.slow),
 ]
 
 
@@ -97,7 +97,7 @@ def inside(t: Tensor, shift: int) -> Tensor:
     return wide[:, shift : shift + t.shape[1]]
 
 
-@pytest.mark.parametrize("shift", [1, 4])
+@pytest.mark.parametrize("shift", [1, pytest.param(4, marks=pytest.mark.slow)])
 def test_misaligned_rows_and_strided_results(shift):
     x, w = random(3, 64), random(41, 64, seed=1)
     out = poisoned(3, 47)
