@@ -251,9 +251,56 @@ def _indexed() -> Iterator[LaneForm]:
     yield scalar("s_movreld_b64", "s[28:29], s[14:15]", 2, lambda wave: wave.scalars[0])
 
 
+# Operands with names of their own.
+
+
+def _named() -> Iterator[LaneForm]:
+    carry = "s_mov_b32 m0, s13\n"  # every form starts with the wave's carry mask in VCC and s13
+
+    def vector(operand: str, value: Callable[[Wave], int]) -> LaneForm:
+        form = _vector("v_mov_b32", f"v24, {operand}", lambda wave, lane: value(wave))
+        return replace(form, text=carry + form.text)
+
+    def scalar(operand: str, value: Callable[[Wave], int], before: str = carry) -> LaneForm:
+        form = _to_scalar("s_mov_b32", operand, value)
+        return replace(form, text=before + form.text)
+
+    yield vector("vcc_lo", lambda wave: wave.carry)
+    yield vector("exec_lo", lambda wave: wave.exec_mask)
+    yield vector("m0", lambda wave: wave.carry)
+    yield vector("0.15915494", lambda wave: 0x3E22F983)
+    yield scalar("vcc_lo", lambda wave: wave.carry)
+    yield scalar("exec_lo", lambda wave: wave.exec_mask)
+    yield scalar("m0", lambda wave: wave.carry)
+    yield scalar("null", lambda wave: 0)
+    yield scalar("src_vccz", lambda wave: int(wave.carry == 0))
+    yield scalar("src_execz", lambda wave: int(wave.exec_mask == 0))
+    yield scalar("src_vccz", lambda wave: 1, "s_mov_b32 vcc_lo, 0\n")
+    for equal in (0, 1):
+        yield scalar("src_scc", lambda wave, e=equal: e, f"s_cmp_eq_u32 {equal}, 1\n")
+    # A result that nobody wants, and masks that land in VCC.
+    yield replace(
+        _to_scalar("s_add_u32", "", lambda wave: int(wave.scalars[0] & ONES != 0)),
+        text="s_add_u32 null, s14, -1\ns_cselect_b32 s30, 1, 0",
+        instruction="s_add_u32 null, s14, -1",
+    )
+    yield replace(
+        _to_scalar("s_and_b32", "", lambda wave: wave.carry & wave.exec_mask),
+        text="s_and_b32 vcc_lo, vcc_lo, exec_lo\ns_mov_b32 s30, vcc_lo",
+        instruction="s_and_b32 vcc_lo, vcc_lo, exec_lo",
+    )
+
+
 def lane_forms() -> list[LaneForm]:
     """Every form of every lane instruction."""
-    forms: list[LaneForm] = [*_one_lane(), _swap(), *_counts(), *_permlanes(), *_indexed()]
+    forms: list[LaneForm] = [
+        *_one_lane(),
+        _swap(),
+        *_counts(),
+        *_permlanes(),
+        *_indexed(),
+        *_named(),
+    ]
     forms += [build(offset) for build in (_bpermute, _permute) for offset in (0, 4, 60)]
     quad = (0x8000 | 0b00011011, 0x8000 | 0b01010000)
     bits = (
