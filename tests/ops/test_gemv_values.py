@@ -48,7 +48,7 @@ F16 = [
     (2, 1153, 72, True),
     (3, 300, 1024, True),
     (5, 3, 8, False),  # fewer rows than a wave holds
-    (8, 577, 64, False),
+    pytest.param(8, 577, 64, False, marks=pytest.mark.slow),
     pytest.param(9, 580, 64, True, marks=pytest.mark.slow),
     (17, 33, 128, True),  # two tiles
     pytest.param(32, 6, 640, False, marks=pytest.mark.slow),
@@ -132,7 +132,7 @@ def test_rows_have_the_bits_that_they_have_alone(M):
     assert torch.equal(gemv_i8(x, q, s)[M - 1 :], gemv_i8(x[M - 1 :], q, s))
 
 
-@pytest.mark.parametrize("mode", ["exact", "gfx11"])
+@pytest.mark.parametrize("mode", ["gfx11", pytest.param("exact", marks=pytest.mark.slow)])
 def test_every_model_of_dot2_and_no_finding_of_the_checks(mode):
     x, q, s = random(3, 528), codes(301, 528), scales(301)
     checks = emulator.checks(races=True, uninitialised=True)
