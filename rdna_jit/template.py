@@ -23,7 +23,7 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rdna_jit.errors import ContractError
+from rdna_jit.errors import ContractError, ContractTypeError
 
 if TYPE_CHECKING:
     from rdna_jit.kernel import Kernel
@@ -61,6 +61,15 @@ class Template:
     ) -> None:
         self.name = name
         self.label = label or f"{name}.hip"
+        if not isinstance(source, str):
+            raise ContractTypeError(
+                f"{self.label}: the source is text, got {type(source).__name__}; "
+                "Template.from_file reads a file"
+            )
+        try:
+            source.encode()
+        except UnicodeEncodeError as error:
+            raise ContractError(f"{self.label}: the source is no valid text: {error}") from error
         self.text = source.replace("\r\n", "\n")
         self.values = dict(values or {})
         self._folder = folder

@@ -113,7 +113,8 @@ def search(kind: str) -> tuple[Library | None, list[str]]:
         found_by = f"config.{_SETTINGS[kind]} ({config.source(_SETTINGS[kind])})"
         if is_library(explicit):
             return Library(kind, Path(os.path.abspath(explicit)), found_by), []
-        return None, [f"{explicit} ({found_by}): not a shared library"]
+        what = "not a shared library" if os.path.exists(explicit) else "there is no such file"
+        return None, [f"{explicit} ({found_by}): {what}; mend or unset this setting"]
     searched: list[str] = []
     for found_by, folder, names in _places(kind):
         for name in names:

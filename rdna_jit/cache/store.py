@@ -343,7 +343,9 @@ def _make_private(path: str) -> None:
         if parent == path:
             raise
         _make_private(parent)
-        _make_private(path)
+        # Once: below a link to nowhere, or in /proc, the parent is there and this still fails.
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(path, 0o700)
 
 
 def _unlink_quietly(path: str) -> None:

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 # Operations longer than this become functions of their own; a call costs about as much to run.
 _INLINE_LINES = 60
+# Without AVX-512 only so many instructions of innermost loops are translated in place: they take
+# 5 ms each to compile, calls of operations less than 1 ms, and long code runs no faster for it.
+_INLINE_LOOPS = 400
 
 
 class Variant(NamedTuple):
@@ -65,7 +68,8 @@ def build(program: Program, variant: Variant, tier: jit.Tier) -> Executable:
         inline_memory=tier == "optimised" and jit.has_avx512(),
         vector_exec=not jit.has_avx512(),
         inline_lines=_INLINE_LINES,
-        out_of_line=tier == "quick",
+        out_of_line=tier == "quick" or not jit.has_avx512(),
+        inline_loops=_INLINE_LOOPS if tier == "optimised" else 0,
         stops=variant.stops,
     )
     tables = _tables(translation)

@@ -1,6 +1,6 @@
 """IR -> object code, through llvmlite.
 
-Two tiers: `quick` compiles about four times faster, `optimised` runs about twice as fast; both
+Two tiers: `quick` compiles several times faster, `optimised` runs up to three times as fast; both
 compute the same bits. llvmlite is imported on the first compilation, not before.
 """
 

@@ -1,6 +1,7 @@
-"""Instructions as functions, for the quick tier.
+"""Instructions as functions, for the quick tier, and outside of innermost loops also for the
+optimised one on CPUs without AVX-512.
 
-A quick translation does not put vector and memory instructions into the kernel's code. Each is a
+Such a translation does not put vector and memory instructions into the kernel's code. Each is a
 call of a function that gets pointers to the registers it uses, and one function serves every
 instruction that differs only in its registers and in its address offset. These functions are
 compiled once per process, and kept on disk, whatever kernel needs them; what remains of a kernel

@@ -52,6 +52,7 @@ def translate(
     vector_exec: bool = False,
     inline_lines: int = 1 << 30,
     out_of_line: bool = False,
+    inline_loops: int = 0,
     stops: Collection[int] = (),
 ) -> Translation:
     """Translate the kernel at `entry`.
@@ -59,9 +60,10 @@ def translate(
     `code` holds its instructions and those of every function at `functions` that it may call.
     `float_mode` is the mode at its start, and `vgpr_count` the registers that a wave has.
     A profiling translation also counts active lanes and waits for loads. `out_of_line` makes the
-    vector and memory instructions calls of operations (see operations.py); for the other options
-    see `Wave`. They change speed, not results. At the addresses in `stops` a wave leaves as at a
-    barrier, before the instruction; its resume point is then `stop_point(address)`.
+    vector and memory instructions calls of operations (see operations.py), except in innermost
+    loops of up to `inline_loops` instructions in all; for the other options see `Wave`. They change
+    speed, not results. At the addresses in `stops` a wave leaves as at a barrier, before the
+    instruction; its resume point is then `stop_point(address)`.
     """
     wave = Wave(
         options,
@@ -72,7 +74,9 @@ def translate(
     )
     outliner = Outliner(options, vector_exec=vector_exec) if out_of_line else None
     wave.vgpr_count = vgpr_count
-    return _Translator(code, entry, functions, wave, outliner, float_mode, stops).run()
+    return _Translator(
+        code, entry, functions, wave, outliner, float_mode, stops, inline_loops
+    ).run()
 
 
 def stop_point(address: int) -> int:
@@ -90,6 +94,7 @@ class _Translator:
         outliner: Outliner | None,
         float_mode: FloatMode,
         stops: Collection[int],
+        inline_loops: int,
     ) -> None:
         self.code = sorted(code, key=lambda i: i.address)
         self.entry = entry
@@ -103,6 +108,8 @@ class _Translator:
         self.lanes_due = 0
         self.jump_targets = {f for f in functions if f in self.known}
         self.leaders = self._find_leaders()
+        self.inline = self._hot(inline_loops)
+        wave.copy_registers = outliner is not None and bool(self.inline)
         starts = {entry, *functions}
         self.modes = float_modes(self.code, starts, float_mode)
         wave.tracks_mode = True
@@ -117,6 +124,24 @@ class _Translator:
             if i.mnemonic in ("s_swappc_b64", "s_call_b64"):
                 self.jump_targets.add(i.end)
         return leaders
+
+    def _hot(self, limit: int) -> frozenset[int]:
+        """Addresses in innermost loops, of the shortest ones up to `limit` instructions in all."""
+        loops = {
+            (i.branch_target, i.address)
+            for i in self.code
+            if i.mnemonic.startswith(("s_cbranch", "s_branch")) and i.branch_target <= i.address
+        }
+        inner = [
+            [a for a in self.addresses if first <= a <= last]
+            for first, last in loops
+            if not any(o != (first, last) and first <= o[0] and o[1] <= last for o in loops)
+        ]
+        hot: list[int] = []
+        for loop in sorted(inner, key=lambda addresses: (len(addresses), addresses)):
+            if len(hot) + len(loop) <= limit:
+                hot += loop
+        return frozenset(hot)
 
     def run(self) -> Translation:
         c = self.wave
@@ -174,7 +199,7 @@ class _Translator:
         c.mode = self.modes[i.address]
         mark = c.mark()
         try:
-            if self.outliner is not None and Outliner.takes(i):
+            if self.outliner and i.address not in self.inline and Outliner.takes(i):
                 self.outliner.emit(c, i)
             else:
                 registry.find(i)(c, i)

@@ -68,6 +68,12 @@ class Edge:
     target: int
 
 
+def _slot_type(slot: str) -> Type:
+    if slot == "%scc":
+        return I1.scalar
+    return I32.scalar if slot[1] == "s" else I32
+
+
 class Wave(Context):
     """A `Context` that also knows memory sites, labels of code addresses and faults."""
 
@@ -88,6 +94,7 @@ class Wave(Context):
         site and the address offset are then the parameters %site and %plus."""
         super().__init__(options)
         self.shared = shared
+        self.copy_registers = False
         self.stored: set[str] = set()
         self.inline_lines = inline_lines
         self.functions: list[str] = []
@@ -150,7 +157,10 @@ class Wave(Context):
         site = len(self.sites)
         self.sites += [s._replace(pc=i.address) for s in operation.sites]
         numbers = [f"i64 {site}", f"i64 {address_offset(i)}"]
-        arguments = ", ".join(["ptr %env", *numbers, *(f"ptr {slot}" for slot in slots)])
+        places = (
+            self._copies(slots) if self.copy_registers else dict(zip(slots, slots, strict=True))
+        )
+        arguments = ", ".join(["ptr %env", *numbers, *(f"ptr {places[slot]}" for slot in slots)])
         self.declarations.add(f"declare i32 @{name}(ptr, i64, i64{', ptr' * len(slots)})")
         real = dict(zip(operation.slots, slots, strict=True))
         for slot in operation.written:
@@ -159,6 +169,21 @@ class Wave(Context):
             self.check_call(f"@{name}({arguments})")
         else:
             self.do(f"call i32 @{name}({arguments})")
+        if self.copy_registers:
+            for slot in sorted(real[slot] for slot in operation.written):
+                type = _slot_type(slot)
+                self._store(slot, self.emit(type, f"load {type.text}, ptr {places[slot]}"))
+
+    def _copies(self, slots: Sequence[str]) -> dict[str, str]:
+        """Places that hold what the slots hold: a slot whose address is taken would stay in memory,
+        also where its register is used in a loop."""
+        places = {}
+        for n, slot in enumerate(slots):
+            type = _slot_type(slot)
+            places[slot] = f"%copy{n}.{type.bits}x{type.lanes}"
+            self.allocas[places[slot]] = type.text
+            self.do(f"store {self._load(slot, type)!r}, ptr {places[slot]}")
+        return places
 
     def _use_slot(self, slot: str) -> None:
         kind, number = slot[1], slot[2:]

@@ -18,6 +18,9 @@ def reject(op: str, name: str, expected: object, got: object, hint: str = "") ->
     raise kind(message, name=name, expected=expected, got=got)
 
 
+_WRITTEN = ("out", "workspace")
+
+
 def check_tensor(
     op: str,
     name: str,
@@ -33,6 +36,8 @@ def check_tensor(
     if value.dtype != dtype:
         half = dtype == torch.float16 and value.is_floating_point()
         hint = f"call {name}.half()" if half else f"convert {name} to {dtype}"
+        if name in _WRITTEN:  # a converted copy would take the result and be lost
+            hint = f"make it with dtype={dtype}"
         reject(op, name, dtype, value.dtype, hint)
     fits = value.dim() == len(shape) and all(
         want is None or want == size for want, size in zip(shape, value.shape, strict=True)
@@ -42,7 +47,7 @@ def check_tensor(
     if value.numel() and value.shape[-1] > 1 and value.stride(-1) != 1:
         reject(
             op, name, "a contiguous last dimension", f"strides {value.stride()}",
-            f"call {name}.contiguous()",
+            "make its rows contiguous" if name in _WRITTEN else f"call {name}.contiguous()",
         )  # fmt: skip
     if device is not None and value.device != device:
         reject(op, name, f"a tensor on {device}, as x", value.device, f"call {name}.to(...)")

@@ -93,6 +93,11 @@ def _forward(
     """Call the registered op, or its planner, with plain tensors and a resolved g_idx."""
     if isinstance(qweight, Int4Weight):
         w = qweight
+        given = {"qzeros": qzeros, "scales": scales, "g_idx": g_idx, "zero_offset": zero_offset}
+        for name, value in given.items():
+            if value is not None:
+                reject("gptq_gemm", name, "nothing beside an Int4Weight, which brings its own",
+                       type(value).__name__, "leave it out")  # fmt: skip
         return target(
             x, w.qweight, w.qzeros, w.scales, w.perm,
             zero_offset=w.zero_offset, shuffled=True, bias=bias, out=out,
@@ -162,6 +167,8 @@ def _plan_gemv(
 ) -> Plan:
     op = "w4a16_gemv"
     N, K = _check_operands(op, x, qweight, bias, out)
+    if type(group_size) is not int:
+        reject(op, "group_size", "an integer", repr(group_size), "-1 is the whole of K")
     group = K if group_size == -1 else group_size
     if group <= 0 or K % group:
         reject(op, "group_size", f"a divisor of K = {K}, or -1 for all of it", group_size)

@@ -316,7 +316,8 @@ def _check_routing(
     ):
         if isinstance(tensor, Tensor) and tensor.dtype not in dtypes:
             expected = " or ".join(str(dtype) for dtype in dtypes)
-            hint = f"call {name}.half()" if tensor.is_floating_point() else "convert it"
+            convert = name == "topk_weights" and tensor.is_floating_point()
+            hint = f"call {name}.half()" if convert else f"convert {name}"
             reject(_OP, name, expected, tensor.dtype, hint)
     check_tensor(_OP, "topk_ids", ids, getattr(ids, "dtype", _INT), (M, None), device)
     T = ids.shape[1]

@@ -10,12 +10,19 @@ from __future__ import annotations
 import torch
 
 from rdna_jit.config import config
+from rdna_jit.ops._contract import reject
 from rdna_jit.ops.moe import moe_int4_decode
 
 __all__ = ["moe_skinny_decode_supported", "moe_skinny_int4_decode", "moe_skinny_int4_decode_v2"]
 
 Tensor = torch.Tensor
 _MOST_TOKENS = 16
+
+
+def _check_buffers(op: str, act_buf: object, output: object) -> None:
+    for name, buffer in (("act_buf", act_buf), ("output", output)):
+        if not isinstance(buffer, Tensor):
+            reject(op, name, "a tensor, which the call fills", type(buffer).__name__)
 
 
 def moe_skinny_int4_decode(
@@ -33,6 +40,7 @@ def moe_skinny_int4_decode(
     residual: Tensor | None = None,
 ) -> None:
     """The v2 kernels where VLLM_RDNA_MOE_V2 is on and they can take the call, else the v1 ones."""
+    _check_buffers("moe_skinny_int4_decode", act_buf, output)
     moe_int4_decode(
         input, w13, w13_scale, w2, w2_scale, topk_weights, topk_ids,
         group_size=group_size, expert_map=expert_map, residual=residual,
@@ -55,6 +63,7 @@ def moe_skinny_int4_decode_v2(
     residual: Tensor | None = None,
 ) -> None:
     """The v2 kernels; what they cannot take runs in the v1 ones instead of raising."""
+    _check_buffers("moe_skinny_int4_decode_v2", act_buf, output)
     moe_int4_decode(
         input, w13, w13_scale, w2, w2_scale, topk_weights, topk_ids,
         group_size=group_size, expert_map=expert_map, residual=residual,

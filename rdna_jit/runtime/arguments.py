@@ -136,10 +136,14 @@ class Signature:
         if value is None:
             return 0
         if hasattr(value, "data_ptr"):
-            return address(slot, value)
-        if isinstance(value, bool) or not hasattr(value, "__index__"):
+            try:
+                return address(slot, value)
+            except RuntimeError as error:  # torch's, of a tensor without dense storage
+                raise self.error(slot, value, f"a dense tensor ({error})") from error
+        is_number = hasattr(value, "__index__") and getattr(value, "shape", ()) == ()
+        if isinstance(value, bool) or not is_number:
             raise self.error(slot, value, "a tensor, None or an address", ContractTypeError)
-        number = operator.index(value)  # type: ignore[call-overload]
+        number = operator.index(value)  # type: ignore[arg-type]
         if not 0 <= number < 1 << 64:
             raise self.error(slot, value, "an address from 0 to 2**64 - 1")
         return int(number)

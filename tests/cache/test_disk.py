@@ -223,3 +223,10 @@ def test_clock_that_jumps(store, monkeypatch, jump):
     assert KernelCache(store).get_or_compile(key, must_not_compile).origin == "disk"
     assert abs(os.stat(path).st_atime - real()) < 60
     assert eviction.shrink(store, older_than=3600).removed == 0
+
+
+def test_a_folder_below_nowhere_keeps_kernels_in_memory(tmp_path, warnings_of):
+    (tmp_path / "link").symlink_to("/gone/away")
+    for root in (str(tmp_path / "link" / "cache"), "/proc/nope"):
+        kernels = KernelCache(Store(root))
+        assert use(kernels, make_key(1)) == "compiled" and use(kernels, make_key(1)) == "memory"

@@ -221,3 +221,9 @@ def test_package_sources_are_found_from_a_zip(tmp_path, monkeypatch):
     monkeypatch.setattr("rdna_jit.template.__file__", str(tmp_path / "x" / "template.py"))
     assert read_package_source("common/types.hip")
     assert read_package_source("common/none.hip") is None
+
+
+@pytest.mark.parametrize("source", [None, b"x", 3, "\ud800"])
+def test_a_source_is_text(source):
+    with pytest.raises(ContractError, match="text"):
+        Template(source)

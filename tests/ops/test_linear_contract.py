@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from rdna_jit import ContractError
+from rdna_jit import ContractError, formats
 from rdna_jit.ops.linear import gptq_gemm, w4a16_gemv
 
 M, N, K, G = 2, 16, 64, 32
@@ -136,3 +136,24 @@ def test_out_may_be_other_columns_of_the_same_buffer():
 def test_qzeros_may_be_left_out_and_then_the_offset_too():
     y = gptq(qzeros=None, zero_offset=None)
     assert torch.equal(y, torch.full((M, N), -8.0 * K).half())
+
+
+@pytest.mark.parametrize("size", [None, 32.0, "32"])
+def test_a_group_size_is_an_integer(size):
+    with pytest.raises(ContractError, match="group_size"):
+        gemv(group_size=size)
+
+
+@pytest.mark.parametrize("name", ["qzeros", "scales", "g_idx", "zero_offset"])
+def test_nothing_may_stand_beside_a_packed_weight(name):
+    weight = formats.quantize_int4(torch.randn(N, K), G)
+    x = halves(M, K)
+    gptq_gemm(x, weight)
+    beside = {"qzeros": weight.qzeros, "scales": weight.scales, "g_idx": ints(K), "zero_offset": 0}
+    with pytest.raises(ContractError, match=name):
+        gptq_gemm(x, weight, **{name: beside[name]})
+
+
+def test_advice_about_out_does_not_lose_the_result():
+    with pytest.raises(ContractError, match="make it with dtype"):
+        gptq(out=torch.empty(M, N))

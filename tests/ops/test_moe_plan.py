@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import rdna_jit
-from rdna_jit import config
+from rdna_jit import ContractError, config
 from rdna_jit.dispatch import FallbackError
 from rdna_jit.ops import _moe_int4
 from rdna_jit.ops._moe_int4 import ANY, DOWN, GATE_UP, GROUPED, Matrix, MoeCall, choose
@@ -162,3 +162,12 @@ def test_no_layer_spills(layer, asymmetric):
         for launch, spec in zip(choice.chunks[0][2:], (GATE_UP, DOWN), strict=True):
             resources = spec.specialise("gfx1030", **launch.kernel.values).resources
             assert resources.vgpr_spills == resources.sgpr_spills == 0, (M, spec.name)
+
+
+@pytest.mark.parametrize("entry", [moe_skinny_int4_decode, moe_skinny_int4_decode_v2])
+@pytest.mark.parametrize("missing", ["act_buf", "output"])
+def test_fork_named_entry_points_need_their_buffers(entry, missing):
+    buffers = {"act_buf": torch.empty(1, 1, 32).half(), "output": torch.empty(1, 32).half()}
+    buffers[missing] = None
+    with pytest.raises(ContractError, match=missing):
+        entry(*[None] * 7, **buffers, group_size=32)

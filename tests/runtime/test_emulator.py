@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import torch
 
@@ -138,3 +139,11 @@ def test_without_llvmlite_the_error_says_what_to_install(tmp_path):
         command, check=True, capture_output=True, text=True, env={**os.environ, **environment}
     )
     assert done.stdout.startswith("llvmlite | ") and "rdna_jit[emulator]" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "value", [np.ones(N, np.float32), np.array([1, 2]), torch.ones(N).to_sparse()]
+)
+def test_a_pointer_is_a_dense_tensor(value):
+    with pytest.raises(ContractError, match="x"):
+        add().launch(3, 128, value, None, torch.zeros(N), 2.0, N)
