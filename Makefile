@@ -35,7 +35,9 @@ bench: $(VENV)/.dev
 	$(PY) -m benchmarks.emulator
 	$(PY) -m benchmarks.calibration
 	$(PY) -m benchmarks.dense
+	$(PY) -m benchmarks.gemv
 	$(PY) -m benchmarks.moe
+	$(PY) -m benchmarks.cache
 
 setup: $(VENV)/.dev $(VENV)/.demo
 
