@@ -139,3 +139,54 @@ def test_quick_tier_and_inline_memory_agree_on_every_cpu() -> None:
         out, stats = launch(p, groups=3, n=17)
     assert stats.executable is made
     assert (out == want).all() and stats.counts == plain.counts
+
+
+MIXED = """KERNEL(64) k(const u32* in, u32* out, int n) {
+  __shared__ u32 s[64]; u32 t = lane_x(), x = in[t]; u64 wide = x;
+  for (int i = 0; i < n; i++) {
+    s[t] = x; barrier(); x += s[(t * 7 + i) & 63]; barrier();
+    #pragma unroll 1
+    for (int j = 0; j < (int)(x & 7) + n; j++) {
+      if ((x ^ j) & 1) x = x * 3 + t; else x = (x >> 1) ^ (u32)wide;
+      wide += (u64)x * in[(x + j) & 63];
+    }
+  }
+  out[t] = x + (u32)(wide >> 32); }"""
+
+
+@pytest.mark.parametrize("profile", [False, True])
+def test_loops_in_place_and_calls_around_them_agree_with_calls_only(profile: bool) -> None:
+    from rdna_jit.emulator import operations
+    from rdna_jit.emulator.translate import translate
+
+    p = emulator.Program(harness.compiled(MIXED), "k")
+    variant = Variant(Options(), profile)
+    data, out = np.arange(64, dtype=np.uint32) * 2654435761, np.zeros(64, np.uint32)
+    kernarg, buffers = harness.pack(p, (data, out, 5))
+
+    def run() -> tuple[np.ndarray, emulator.LaunchStats]:
+        stats = p.launch((2, 1, 1), (64, 1, 1), kernarg, buffers, profile=profile)
+        return out.copy(), stats
+
+    with emulator.modes(tier="quick"):
+        want, plain = run()
+    calls = {}
+    for loops in (0, 400):
+        t = translate(
+            p.code, p.info.entry, profile=profile, vector_exec=True, inline_memory=False,
+            out_of_line=True, inline_loops=loops,
+        )  # fmt: skip
+        calls[loops] = t.ir.count("@op.")
+    assert 10 < calls[400] < calls[0]
+    named = {o.name: o for o in t.operations}
+    tables = executable._tables(t)
+    tables["operations"] = library().provide(
+        named, lambda missing: operations.module([named[name] for name in missing])
+    )
+    made = executable.Executable("optimised", jit.compile_ir(t.ir, "optimised"), tables)
+    p._schedule(variant)._executable = made
+    with emulator.modes(tier="optimised"):
+        got, stats = run()
+    assert stats.executable is made
+    assert (got == want).all() and (stats.counts, stats.lanes) == (plain.counts, plain.lanes)
+    assert stats.traffic == plain.traffic
