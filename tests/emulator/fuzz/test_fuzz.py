@@ -29,7 +29,7 @@ def differences(seed: int, statements: int, tier: str = "quick") -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(3))
 def test_program(seed: int) -> None:
     assert not differences(seed, STATEMENTS)
 
