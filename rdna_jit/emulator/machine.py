@@ -67,7 +67,7 @@ class Program:
                 "-mwavefrontsize64",
                 name="code object",
             )
-        self._image, self.image_address = _load_image(code_object)
+        self._memory, self.image = _load_image(code_object)
         self._schedules: dict[Variant, Schedule] = {}
         self._lock = threading.Lock()
 
@@ -125,7 +125,7 @@ class Program:
             geometry=geometry,
             arguments=arguments,
             packet=packet,
-            image=Buffer(self.image_address, len(self._image), "code object"),
+            image=self.image,
             visible=[*buffers, *registered()],
             checks=checks,
             profile=variant.profile,
@@ -200,8 +200,8 @@ class Program:
         )
 
 
-def _load_image(code_object: CodeObject) -> tuple[ctypes.Array[ctypes.c_char], int]:
-    """The loaded code object in host memory, and the host address of its address 0."""
+def _load_image(code_object: CodeObject) -> tuple[ctypes.Array[ctypes.c_char], Buffer]:
+    """Host memory, and the loaded code object in it; the buffer starts at its address 0."""
     size = max(s.va + s.mem_size for s in code_object.segments)
     memory = (ctypes.c_char * (size + _PAGE))()
     base = -(-ctypes.addressof(memory) // _PAGE) * _PAGE
@@ -211,4 +211,5 @@ def _load_image(code_object: CodeObject) -> tuple[ctypes.Array[ctypes.c_char], i
     for relocation in code_object.relocations:
         value = (base + relocation.symbol + relocation.addend) & 0xFFFF_FFFF_FFFF_FFFF
         ctypes.c_uint64.from_address(base + relocation.va).value = value
-    return memory, base
+    # NOTE: the buffer ends with the object. What lies behind it in memory belongs to others.
+    return memory, Buffer(base, size, "code object")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+
 import numpy as np
 import pytest
 
@@ -297,3 +299,12 @@ KERNEL(32) k(u32* out) { V d = {(u32)(u64)out, (u32)((u64)out >> 32), 128, 0x310
     with pytest.raises(UnsupportedInstruction, match="private memory") as caught:
         harness.run(source, np.zeros(32, np.uint32))
     assert caught.value.mnemonic == "buffer_store_dword"
+
+
+def test_nothing_behind_the_loaded_object_is_reachable() -> None:
+    """The object is placed on a page boundary inside its memory; its buffer must not stick out."""
+    programs = [emulator.Program(harness.compiled(copy_kernel(1, "i")), "k") for _ in range(16)]
+    for p in programs:
+        first = ctypes.addressof(p._memory)
+        assert first <= p.image.address
+        assert p.image.address + p.image.nbytes <= first + len(p._memory)
