@@ -32,9 +32,13 @@ def calls(model: Model, split: str | None, rows: Sequence[int]) -> list[str]:
 
 
 def _dense(layer: Layer, group: int, rows: Sequence[int]) -> Iterator[str]:
+    N, K, groups = layer.N, layer.K, layer.K // group
+    if layer.format == "fp16":
+        yield from (f"linear.gemv_f16(f16[{M},{K}], f16[{N},{K}])" for M in rows if M <= 32)
+    if layer.format == "int8":
+        yield from (f"linear.gemv_i8(f16[{M},{K}], i8[{N},{K}], f16[{N}])" for M in rows if M <= 16)
     if layer.format != "int4":
         return
-    N, K, groups = layer.N, layer.K, layer.K // group
     for M in rows:
         for zeros in ("None", f"i32[{groups},{N // 8}]"):
             yield (

@@ -39,8 +39,12 @@ def test_calls_follow_split_and_rows():
     assert "expert_map" not in calls(flash, "PP3", (1,))[0]
     with pytest.raises(ContractError, match=r"no split TP3; .*EP4"):
         calls(flash, "TP3", (1,))
+    dense = calls(flash, "TP4", (16, 64))  # gemv_f16 and gemv_i8 serve few rows
+    assert "linear.gemv_f16(f16[16,2560], f16[62080,2560])" in dense
+    assert "linear.gemv_i8(f16[16,320], i8[10240,320], f16[10240])" in dense
+    assert not any("f16[64," in call for call in dense)
     with pytest.raises(ContractError, match="no op serves"):
-        calls(flash, "TP4", (1,))
+        calls(models.get("deepseek-v4-flash"), None, (1,))
 
 
 def test_unknown_model_names_the_known():
