@@ -169,7 +169,8 @@ def _key_text(parameters: list[str], schema: torch._C.FunctionSchema) -> str:
         elif "Tensor" in kinds.get(name, "Tensor"):  # optional, or `out`
             key.append(f"None if {name} is None else ({tensor})")
         else:
-            key.append(name)
+            # 32, 32.0 and True are equal keys, and not all of them are legal.
+            key += [name, f"{name}.__class__"]
     return ", ".join(key)
 
 

@@ -134,6 +134,13 @@ def test_a_plan_is_made_once_per_kind_of_call():
     assert len(planned) == 8
 
 
+def test_equal_numbers_of_another_type_are_planned_apart():
+    scale(X, 1)
+    scale(X, 1.0)
+    scale(X, True)
+    assert len(planned) == 3  # so that a plan can refuse one of them
+
+
 def test_contract_errors_are_raised_at_every_call():
     for _ in range(2):
         with pytest.raises(rdna_jit.ContractError, match="expected float32"):
