@@ -17,6 +17,9 @@ from rdna_jit.errors import ToolchainError
 
 Tier = Literal["quick", "optimised"]
 _TRIPLE = 'target triple = "x86_64-unknown-linux-gnu"\n'
+# Bytes of IR, about 2,000 instructions of a kernel, from which level 2 of LLVM's pipeline takes a
+# third longer than level 1 and leaves the same code.
+_LONG = 1_500_000
 _lock = threading.Lock()
 
 
@@ -28,7 +31,8 @@ def compile_ir(ir: str, tier: Tier) -> bytes:
         module = llvm.parse_assembly(_TRIPLE + ir)
         # NOTE: without it LLVM aligns 64-bit fields to 4 bytes, unlike ctypes.
         module.data_layout = str(machine.target_data)
-        tuning = llvm.create_pipeline_tuning_options(speed_level=1 if tier == "quick" else 2)
+        level = 1 if tier == "quick" or len(ir) > _LONG else 2
+        tuning = llvm.create_pipeline_tuning_options(speed_level=level)
         tuning.loop_vectorization = tuning.slp_vectorization = False
         passes = llvm.create_pass_builder(machine, tuning)
         if tier == "quick":
