@@ -24,9 +24,11 @@ from rdna_jit.formats.int4_weight import (
 )
 from rdna_jit.formats.int4_words import pack_int4, unpack_int4
 from rdna_jit.formats.int8 import dequantize_i8, make_int8_shadow
+from rdna_jit.formats.moe_weights import MoEWeights
 
 __all__ = [
     "Int4Weight",
+    "MoEWeights",
     "act_order",
     "awq_to_gptq",
     "ct_to_gptq",
