@@ -83,6 +83,8 @@ def fmas(c: Context, x: Value, y: Value, z: Value) -> Value:
         _exponent(z).ugt(f.bias), 2.0**f.step, c.const(z.type, 2.0**-f.step)
     )  # fmt: skip
     undone = plain * factor
+    if c.directed:  # rounding twice in one direction is rounding once
+        return c.select(c.lane_mask(VCC), undone, plain)
     # A result that becomes subnormal is rounded there, from a sum that kept what it lost.
     product = x * y
     rest = c.fma(x, y, -product)
@@ -90,7 +92,8 @@ def fmas(c: Context, x: Value, y: Value, z: Value) -> Value:
     lost = sum_error(product, z, total) + rest
     nearer = total + lost
     subnormal = _rounded_down(c, nearer, sum_error(total, lost, nearer), f)
-    small = c.unary("fabs", undone).flt(2.0 ** (2 - f.bias))
+    # A zero is exact, and keeps its sign.
+    small = c.unary("fabs", undone).flt(2.0 ** (2 - f.bias)) & plain.ne(0.0)
     return c.select(c.lane_mask(VCC), c.select(small, subnormal, undone), plain)
 
 

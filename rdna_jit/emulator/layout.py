@@ -28,7 +28,7 @@ CHECK_RACES, CHECK_UNINITIALISED, CHECK_MISALIGNED = 1, 2, 4
 LOAD, STORE, ATOMIC, ATOMIC_RETURN = range(4)
 
 _RUNTIME_FILES = (
-    "types.ll", "memory.ll", "lanes.ll", "profile.ll", "checks.ll", "driver.ll",
+    "types.ll", "memory.ll", "lanes.ll", "profile.ll", "checks.ll", "rounding.ll", "driver.ll",
 )  # fmt: skip
 
 

@@ -49,9 +49,13 @@ valu("v_cvt_f64_f32", F64, (F32,), lambda b, x: x.fpext(F64))
 # Two results packed into one register
 def _packed(mnemonic: str, source: Type, convert: Compute) -> None:
     """Both sources through `convert`, to 16 bits each."""
+
+    def compute(b: Builder, x: Value, y: Value) -> Value:
+        low, high = convert(b, x), convert(b, y)
+        return (low.bits.zext(I32) | (high.bits.zext(I32) << 16)).bitcast(low.type)
+
     valu(
-        mnemonic, I32, (source, source),
-        lambda b, x, y: convert(b, x).bits.zext(I32) | (convert(b, y).bits.zext(I32) << 16),
+        mnemonic, I32, (source, source), compute,
         modifiers=(SOURCE_SIGN if source.is_float else {"sext"})
         | SDWA | DPP | (OP_SEL if source.bits == 16 else set()),
     )  # fmt: skip

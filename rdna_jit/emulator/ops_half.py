@@ -91,27 +91,30 @@ packed("v_pk_ashrrev_i16", I16, 2, lambda b, n, x: x.ashr(n))
 # Mixed precision: op_sel_hi says which sources are f16, op_sel which half of those.
 def _mixed(c: Context, i: Decoded) -> None:
     access = VectorAccess(c, i, i.operands[1:])
-    values = [_mixed_source(c, i, k) for k in range(3)]
+    values = [_mixed_source(c, access, i, k) for k in range(3)]
     if i.mnemonic == "v_fma_mix_f32":
         with directed(c, F32):
             total = c.fma(*values)
         access.write(i.operands[0], total)
         return
     # Two roundings: to f32, then to f16.
-    half = c.fma(*values).fptrunc(F16)
+    with directed(c, F32):
+        total = c.fma(*values)
+    with directed(c, F16):
+        half = total.fptrunc(F16)
     access.write_half(i.operands[0], half, i.mnemonic == "v_fma_mixhi_f16")
 
 
-def _mixed_source(c: Context, i: Decoded, k: int) -> Value:
+def _mixed_source(c: Context, access: VectorAccess, i: Decoded, k: int) -> Value:
     operand = i.operands[1 + k]
     narrow, high = bit(i, "op_sel_hi", k), bit(i, "op_sel", k)
     if not narrow:
-        return c.source(operand, F32)
+        return access.let_in(c.source(operand, F32))
     if operand.is_constant:
         bits = c.const(I32, constant_bits(operand, F16 if not high else I32))
     else:
         bits = c.raw(operand, I32)
-    half = ((bits >> 16) if high else bits).trunc(I16).bitcast(F16)
+    half = access.let_in(((bits >> 16) if high else bits).trunc(I16).bitcast(F16))
     return apply_sign(half.fpext(F32), operand)
 
 

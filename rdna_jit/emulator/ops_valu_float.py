@@ -7,7 +7,7 @@ from rdna_jit.emulator.context import Context
 from rdna_jit.emulator.decode import Decoded
 from rdna_jit.emulator.ir import F32, F64, I1, I32, Builder, Type, Value
 from rdna_jit.emulator.registry import op, valu
-from rdna_jit.emulator.rounding import nearest
+from rdna_jit.emulator.rounding import directed, nearest
 from rdna_jit.emulator.vector import DPP, OUTPUT, SDWA, SOURCE_SIGN, VectorAccess
 
 
@@ -111,7 +111,7 @@ valu("v_fma_f64", F64, (F64, F64, F64), lambda b, x, y, z: b.fma(x, y, z))
 valu("v_min_f64", F64, (F64, F64), lambda b, x, y: floats.bound(b, "min", x, y))
 valu("v_max_f64", F64, (F64, F64), lambda b, x, y: floats.bound(b, "max", x, y))
 valu("v_ldexp_f64", F64, (F64, I32), floats.ldexp)
-valu("v_rcp_f64", F64, (F64,), lambda b, x: 1.0 / x)
+valu("v_rcp_f64", F64, (F64,), lambda b, x: 1.0 / x)  # to nearest in any mode
 valu("v_rsq_f64", F64, (F64,), lambda b, x: 1.0 / b.unary("sqrt", x))
 valu("v_sqrt_f64", F64, (F64,), lambda b, x: b.unary("sqrt", x))
 
@@ -136,7 +136,9 @@ def _div_fmas(c: Context, i: Decoded) -> None:
     type = F64 if i.mnemonic.endswith("f64") else F32
     access = VectorAccess(c, i, i.operands[1:4])
     values = [access.source(k, type) for k in range(3)]
-    access.write(i.operands[0], division.fmas(c, *values))
+    with directed(c, type):
+        result = division.fmas(c, *values)
+    access.write(i.operands[0], result)
 
 
 op("v_div_fmas_f32", "v_div_fmas_f64", modifiers=SOURCE_SIGN | OUTPUT)(_div_fmas)

@@ -1,8 +1,9 @@
-"""Directed rounding of f16 and f32 arithmetic.
+"""Directed rounding.
 
-Within `directed`, operators on `Value`s that produce the given type round as MODE says. The exact
-result is formed in f64, as a sum and what that sum lost, rounded to nearest, and moved to the
-neighbour on the wanted side where it is not exact.
+Within `directed`, operators on `Value`s that produce the given type round as MODE says. For f16
+and f32 the exact result is formed in f64, as a sum and what that sum lost, rounded to nearest, and
+moved to the neighbour on the wanted side where it is not exact. f64 is computed by the host in its
+own directed mode.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from rdna_jit.emulator.context import Context, Unsupported
+from rdna_jit.emulator.context import Context
 from rdna_jit.emulator.float_mode import Rounding
 from rdna_jit.emulator.floats import narrow, sum_error
 from rdna_jit.emulator.ir import F64, Type, Value
@@ -27,9 +28,9 @@ def directed(c: Context, type: Type) -> Iterator[None]:
     def round_result(opcode: str, to: Type, operands: tuple[Value, ...]) -> Value | None:
         if to.name != type.name:
             return None
-        if to.bits == 64:
-            raise Unsupported(f"f64 arithmetic with rounding {rounding}")
         with nearest(c):
+            if to.bits == 64:
+                return _by_host(c, opcode, to, operands, rounding)
             return _rounded(c, opcode, to, operands, rounding)
 
     c.directed = round_result
@@ -47,6 +48,29 @@ def nearest(c: Context) -> Iterator[None]:
         yield
     finally:
         c.directed = outer
+
+
+# How the runtime's round_f64 numbers operations, and the host roundings.
+_OPERATIONS = {"fadd": 0, "fsub": 0, "fmul": 1, "fma": 2}
+_HOST_ROUNDING: dict[Rounding, int] = {"nearest": 0, "down": 1, "up": 2, "zero": 3}
+
+
+def _by_host(
+    c: Context, opcode: str, to: Type, operands: tuple[Value, ...], rounding: Rounding
+) -> Value | None:
+    if opcode not in _OPERATIONS:
+        return None  # conversions to f64 are exact
+    if opcode == "fsub":
+        operands = (operands[0], -operands[1])
+    slots = [f"%f64.{n}" for n in range(4)]
+    for slot in slots:
+        c.allocas[slot] = to.text
+    for slot, operand in zip(slots, operands, strict=False):
+        c.do(f"store {operand!r}, ptr {slot}")
+    pointers = ", ".join(f"ptr {slot}" for slot in slots)
+    numbers = f"i32 {_OPERATIONS[opcode]}, i32 {_HOST_ROUNDING[rounding]}"
+    c.do(f"call void @round_f64({pointers}, {numbers})")
+    return c.emit(to, f"load {to.text}, ptr {slots[3]}")
 
 
 def _rounded(

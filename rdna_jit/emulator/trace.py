@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 At = int | str
 _ENDED, _SUSPENDED = 0, 1
 _SHOWN_LANES = 8
-_WAVE_FUNCTION = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
+_RUN_WAVE = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_void_p] * 3)
 _START_WAVE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, *[ctypes.c_int64] * 4)
 
 
@@ -200,7 +200,7 @@ class _Run:
         self.worker: Worker = launch.worker(made)
         self.stops: list[Stop] = []
         self.instructions = {stop_point(i.address): i for i in program.code}
-        self.function = _WAVE_FUNCTION(made.wave_function)
+        self.run_wave = _RUN_WAVE(jit.runtime_image().symbols["run_wave"])
 
     def run(self) -> list[Stop]:
         waves = range(self.launch.geometry.waves)
@@ -225,7 +225,9 @@ class _Run:
         env, state = self.worker.env, self._state(w)
         env.wave, env.state, env.steps = w, self._address(w), state.steps
         while True:
-            status = self.function(self._address(w), ctypes.addressof(env))
+            status = self.run_wave(
+                self.executable.wave_function, self._address(w), ctypes.addressof(env)
+            )
             state.steps = env.steps
             if status not in (_ENDED, _SUSPENDED):
                 self._fail()

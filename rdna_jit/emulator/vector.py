@@ -69,9 +69,9 @@ class VectorAccess:
             bits = self._moved if type.bits == 32 else self._moved.trunc(I16)
         else:
             bits = self.c.raw(operand, type, self._signed)
-        return self._input(apply_sign(bits.bitcast(type), operand))
+        return self.let_in(apply_sign(bits.bitcast(type), operand))
 
-    def _input(self, value: Value) -> Value:
+    def let_in(self, value: Value) -> Value:
         """A source as the denormal mode lets it in."""
         type = value.type
         if self.moves or not type.is_float or not self.c.float_mode().flushes_inputs(type):
@@ -99,7 +99,7 @@ class VectorAccess:
         signs = 0x8000 * bit(self.i, "neg_lo", k) | 0x80000000 * bit(self.i, "neg_hi", k)
         if signs:
             bits = bits ^ signs
-        return self._input(bits.bitcast(type))
+        return self.let_in(bits.bitcast(type))
 
     def packed_bits(self, k: int) -> Value:
         """Source k of a packed instruction as plain 32 bits per lane."""
@@ -116,11 +116,11 @@ class VectorAccess:
 
     def destination(self, operand: Operand, type: Type) -> Value:
         """The old value of the destination, for instructions that accumulate into it."""
-        return self._input(self.c.raw(operand, type).bitcast(type))
+        return self.let_in(self.c.raw(operand, type).bitcast(type))
 
     def packed_destination(self, type: Type) -> Value:
         """The old destination as 64 values."""
-        return self._input(self.c.vgpr(self.i.operands[0].index).bitcast(type))
+        return self.let_in(self.c.vgpr(self.i.operands[0].index).bitcast(type))
 
     def _high_half(self, operand: Operand, type: Type) -> Value:
         if operand.is_constant:
@@ -177,12 +177,12 @@ class VectorAccess:
             c.set_lane_mask(operand.index, value & self.mask)
             return
         value = self._output(value)
+        if value.type.lanes == 2 * WAVE:
+            value = value.bitcast(I32)
         if self.i.encoding == "sdwa":
             self._write_sdwa(operand, value)
         elif value.type.bits == 16 and value.type.lanes == WAVE:
             self._merge_half(operand, value, bit(self.i, "op_sel", len(self.sources)))
-        elif value.type.lanes == 2 * WAVE:
-            c.write(operand, value.bitcast(I32), self.mask)
         else:
             c.write(operand, value, self.mask)
 

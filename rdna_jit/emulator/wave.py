@@ -34,6 +34,7 @@ declare i32 @store(ptr, i32, i64, i64, i1)
 declare i32 @load_at(ptr, i32, i64, i64, i1, i64)
 declare i32 @store_at(ptr, i32, i64, i64, i1, i64)
 declare i32 @flat_resolve(ptr, i32, i64, i64)
+declare void @round_f64(ptr, ptr, ptr, ptr, i32, i32)
 declare void @clock_wait(ptr, ptr, i64)
 declare void @clock_wait_scalar(ptr, ptr)
 """

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import pytest
+import torch
 
+from rdna_jit import emulator
 from rdna_jit.disassembler import Instruction
 from rdna_jit.emulator.decode import Decoded, decode_line
 from rdna_jit.emulator.float_mode import DEFAULT, FloatMode, float_modes
 from rdna_jit.emulator.ir import F16, F32, F64
-from rdna_jit.errors import UnsupportedInstruction
+from rdna_jit.emulator.trace import trace
 from tests.emulator import harness
 
 FLUSH = "-fgpu-flush-denormals-to-zero"
@@ -95,9 +99,42 @@ def test_a_kernel_rounds_as_it_says(mode: int, expected: float) -> None:
     assert set(x.tolist()) == {expected}
 
 
-def test_directed_rounding_of_f64_is_refused() -> None:
+def test_directed_rounding_of_f64() -> None:
     source = """KERNEL(32) k(double* x) { double a = x[lane_x()];
-      asm volatile("s_round_mode 0xc\\n v_add_f64 %0, %0, 1.0\\n s_round_mode 0x0" : "+v"(a));
-      x[lane_x()] = a; }"""
-    with pytest.raises(UnsupportedInstruction, match="f64 arithmetic with rounding zero"):
-        harness.run(source, np.ones(32))
+      asm volatile("s_round_mode 0x4\\n v_add_f64 %0, %0, 1.0\\n s_round_mode 0x0" : "+v"(a));
+      x[lane_x()] = a * 3.0; }"""
+    x = np.full(32, 2.0**-80)
+    harness.run(source, x)
+    assert set(x.tolist()) == {3 * (1 + 2.0**-52)}  # up, and to nearest again after it
+
+
+@pytest.fixture
+def flushing() -> Iterator[None]:
+    """Denormals are zero for the arithmetic of this process."""
+    torch.set_flush_denormal(True)
+    yield
+    torch.set_flush_denormal(False)
+
+
+@pytest.mark.parametrize("tier", ["quick", "optimised"])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_the_mode_of_the_process_does_not_matter(flushing: None, tier: str, threads: int) -> None:
+    source = """KERNEL(32) k(float* x, double* y, float a) {
+      u32 i = group_x() * 32 + lane_x(); x[i] = x[i] * a; y[i] = y[i] * a; }"""
+    x, y = np.empty(32 * 4000, np.float32), np.empty(32 * 4000)
+    x.view(np.uint32)[:], y.view(np.uint64)[:] = 0x00400000, 1 << 50
+    assert not (x * np.float32(0.25)).any()  # NumPy flushes
+    with emulator.modes(tier=tier, threads=threads):
+        harness.run(source, x, y, 0.25, grid=4000)
+    assert set(x.view(np.uint32).tolist()) == {0x00100000}
+    assert set(y.view(np.uint64).tolist()) == {1 << 48}
+    assert not (x * np.float32(0.5)).any()  # and does so again
+
+
+def test_a_trace_keeps_denormals_too(flushing: None) -> None:
+    p = harness.program("KERNEL(32) k(float* x, float a) { x[lane_x()] = x[lane_x()] * a; }")
+    x = np.empty(32, np.float32)
+    x.view(np.uint32)[:] = 0x00400000
+    kernarg, buffers = harness.pack(p, (x, 0.25))
+    [stop] = trace(p, (1, 1, 1), (32, 1, 1), kernarg, buffers, at="global_store")
+    assert 0x00100000 in stop.vgprs

@@ -81,6 +81,8 @@ mask.lanes:
 ; Runs workgroups first .. last - 1 (x fastest). Returns 0, or 1 after a fault.
 define i32 @run(ptr %grid, ptr %env, i64 %first, i64 %last) nounwind {
 entry:
+  %float.mode = alloca i32
+  call void @own_float_mode(ptr %float.mode)
   %grid.x.p = getelementptr %Grid, ptr %grid, i32 0, i32 4
   %grid.x = load i64, ptr %grid.x.p
   %grid.y.p = getelementptr %Grid, ptr %grid, i32 0, i32 5
@@ -104,9 +106,13 @@ more:
   %n1 = add i64 %n, 1
   br label %next
 done:
-  ret i32 0
+  br label %leave
 failed:
-  ret i32 1
+  br label %leave
+leave:
+  %result = phi i32 [ 0, %done ], [ 1, %failed ]
+  call void @llvm.x86.sse.ldmxcsr(ptr %float.mode)
+  ret i32 %result
 }
 
 ; Waves take turns from barrier to barrier until all have ended.

@@ -10,11 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tests.emulator.oracle.dpp import SKIP, ZERO, Dpp, Source
-from tests.emulator.oracle.floats import HALF, SINGLE, Number, unpack
+from tests.emulator.oracle.floats import round_to
 from tests.emulator.oracle.table import Row, registers
 from tests.emulator.oracle.types import (
     B32,
     DEFAULT_MODE,
+    F16,
+    F32,
     Anything,
     Expected,
     Mode,
@@ -208,7 +210,8 @@ class Form:
         values = [self._decode(k, bits, mode) for k, bits in enumerate(raw)]
         if self.row.accumulates:
             values.append(self.row.dst.decode(wave.old[lane] >> 16 * self.op_sel_dst, mode))
-        return self.row.meaning(*values, *extra)
+        value, through = self.row.meaning(*values, *extra), self.row.through
+        return round_to(through, value, mode.rounding(through)) if through else value
 
     def _raw(self, wave: Wave, k: int, lane: int, feed: Source) -> int:
         operand = self.operands[k]
@@ -224,7 +227,7 @@ class Form:
     def _decode(self, k: int, raw: int, mode: Mode) -> object:
         of = self.row.srcs[k]
         if self.row.mix:
-            return self._mixed(k, raw)
+            return self._mixed(k, raw, mode)
         if isinstance(of, Pair):
             halves = (raw >> 16 * self.op_sel[k], raw >> 16 * self.high[k])
             signs = (self.neg_lo[k], self.neg_hi[k])
@@ -247,10 +250,10 @@ class Form:
             values.append(self.row.dst.element.decode(old >> 16 * high, mode))
         return self.row.meaning(*values)
 
-    def _mixed(self, k: int, raw: int) -> Number:
-        form = HALF if self.high[k] else SINGLE
+    def _mixed(self, k: int, raw: int, mode: Mode) -> object:
+        of = F16 if self.high[k] else F32
         bits = raw >> 16 * self.op_sel[k] if self.high[k] else raw
-        return unpack(form, _sign(bits, form.sign_bit, self.neg[k], self.abs[k]))
+        return of.decode(_sign(bits, of.format.sign_bit, self.neg[k], self.abs[k]), mode)
 
     @staticmethod
     def _signed(of: Type, bits: int, negate: object, absolute: object) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tests.emulator.oracle.floating import maximum, minimum
-from tests.emulator.oracle.floats import HALF, NAN, SINGLE, Number, round_to
+from tests.emulator.oracle.floats import SINGLE, Number, round_to
 from tests.emulator.oracle.table import vector
 from tests.emulator.oracle.types import (
     B16,
@@ -68,15 +68,10 @@ def _mix(a: Number, b: Number, c: Number) -> Number:
     return a * b + c
 
 
-def _mix_half(a: Number, b: Number, c: Number) -> Number:
-    """Two roundings: the sum to f32, then the conversion to f16."""
-    total = round_to(SINGLE, a * b + c)
-    return NAN if total.nan else round_to(HALF, total)
-
-
 vector("v_fma_mix_f32", F32, (F32, F32, F32), _mix, mix=True)
-vector("v_fma_mixlo_f16", F16, (F32, F32, F32), _mix_half, mix=True)
-vector("v_fma_mixhi_f16", F16, (F32, F32, F32), _mix_half, mix=True, high_half=True)
+# Two roundings: the sum to f32, then the conversion to f16.
+vector("v_fma_mixlo_f16", F16, (F32, F32, F32), _mix, mix=True, through=SINGLE)
+vector("v_fma_mixhi_f16", F16, (F32, F32, F32), _mix, mix=True, through=SINGLE, high_half=True)
 
 
 # Dot products. Integer ones are exact sums.

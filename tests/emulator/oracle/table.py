@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from tests.emulator.oracle.floats import Format
 from tests.emulator.oracle.types import B32, Type
 
 
@@ -22,6 +23,7 @@ class Row:
     carry_out: `meaning` returns (value, bit); the bit's mask is written as the second operand.
     result: "vector" (a VGPR), "mask" (a compare: VCC or an SGPR), "exec" (cmpx).
     packed: `meaning` is applied to each 16-bit half; op_sel and op_sel_hi choose source halves.
+    through: a format that the result is rounded to before the destination's.
     """
 
     name: str
@@ -35,6 +37,7 @@ class Row:
     result: str = "vector"
     packed: bool = False
     mix: bool = False
+    through: Format | None = None
     literal: int | None = None  # position of the operand that is a literal constant
     high_half: bool = False  # writes bits 31:16 and keeps 15:0
     arch: str = "gfx1030"  # one that has it

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from rdna_jit.errors import UnsupportedInstruction
 from tests.emulator.oracle import harness, variants
 from tests.emulator.oracle.floats import DOWN, TOWARD_ZERO, UP
 from tests.emulator.oracle.forms import Form
@@ -16,8 +15,13 @@ ROUNDED = (
     *(f"v_{name}_{suffix}" for suffix in ("f16", "f32", "f64") for name in ("add", "mul", "fma")),
     "v_sub_f32", "v_subrev_f16", "v_fmac_f32", "v_fmac_f16", "v_fmaak_f32", "v_fmamk_f16",
     "v_cvt_f16_f32", "v_cvt_f32_f64", "v_cvt_f32_i32", "v_cvt_f32_u32", "v_cvt_f16_u16",
-    "v_cvt_f32_f16", "v_cvt_f64_f32", "v_cvt_pkrtz_f16_f32",
-    "v_pk_add_f16", "v_pk_mul_f16", "v_pk_fma_f16", "v_pk_fmac_f16", "v_ldexp_f32",
+    "v_cvt_f32_f16", "v_cvt_f64_f32", "v_cvt_f64_i32", "v_cvt_f64_u32", "v_cvt_pkrtz_f16_f32",
+    "v_cvt_i32_f64", "v_cvt_u32_f64", "v_cvt_i32_f32", "v_cvt_u16_f16",
+    "v_pk_add_f16", "v_pk_mul_f16", "v_pk_fma_f16", "v_pk_fmac_f16",
+    "v_ldexp_f16", "v_ldexp_f32", "v_ldexp_f64", "v_min_f64", "v_max_f64", "v_min_f32",
+    "v_floor_f64", "v_rndne_f64", "v_frexp_mant_f64", "v_trig_preop_f64",
+    "v_div_fmas_f32", "v_div_fmas_f64",
+    "v_fma_mix_f32", "v_fma_mixlo_f16", "v_fma_mixhi_f16",
 )  # fmt: skip
 MODES = (
     Mode(round_f32=UP, round_f16_f64=DOWN), Mode(round_f32=DOWN, round_f16_f64=TOWARD_ZERO),
@@ -28,20 +32,23 @@ MODES = (
 )  # fmt: skip
 
 
-DOUBLE = ("v_add_f64", "v_mul_f64", "v_fma_f64")
-
-
 def plain(names: tuple[str, ...]) -> list[Form]:
     return [variants.forms(VECTOR[name])[0] for name in names]
 
 
 @pytest.mark.parametrize("mode", MODES, ids=lambda mode: f"{mode.bits:#04x}")
 def test_arithmetic(mode: Mode) -> None:
-    left_out = (*DOUBLE, "v_cvt_f64_f32") if mode.round_f16_f64 else ()
-    report(harness.check(plain(tuple(n for n in ROUNDED if n not in left_out)), 6, mode=mode))
+    report(harness.check(plain(ROUNDED), 6, mode=mode))
 
 
-@pytest.mark.parametrize("name", DOUBLE)
-def test_directed_rounding_of_doubles_is_refused(name: str) -> None:
-    with pytest.raises(UnsupportedInstruction, match="f64"):
-        harness.check(plain((name,)), 1, mode=Mode(round_f16_f64=UP))
+@pytest.mark.parametrize("mode", MODES[:3], ids=lambda mode: f"{mode.bits:#04x}")
+def test_fixup_does_not_round(mode: Mode) -> None:
+    names = ("v_div_fixup_f16", "v_div_fixup_f32", "v_div_fixup_f64")
+    report(harness.check(plain(names), 6, mode=mode))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", MODES, ids=lambda mode: f"{mode.bits:#04x}")
+@pytest.mark.parametrize("tier", ["quick", "optimised"])
+def test_arithmetic_long(mode: Mode, tier: str) -> None:
+    report(harness.check(plain(ROUNDED), 96, seed=3, mode=mode, tier=tier))
