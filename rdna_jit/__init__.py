@@ -33,12 +33,13 @@ from rdna_jit.errors import (
 )
 
 if TYPE_CHECKING:
-    from rdna_jit import cache, emulator, formats, ops
+    from rdna_jit import cache, emulator, formats, layers, ops
     from rdna_jit.code_object import CodeObject
     from rdna_jit.disassembler import listing as disassemble
     from rdna_jit.dispatch import dispatch_log, explain, warm
     from rdna_jit.emulator.profile import Profile
     from rdna_jit.kernel import Kernel
+    from rdna_jit.layers import QuantizedLinear
     from rdna_jit.spec import KernelSpec, Parameter
     from rdna_jit.template import Template
 
@@ -58,6 +59,7 @@ __all__ = [
     "NoDeviceError",
     "Parameter",
     "Profile",
+    "QuantizedLinear",
     "RdnaJitError",
     "StepLimit",
     "Template",
@@ -74,6 +76,7 @@ __all__ = [
     "emulator",
     "explain",
     "formats",
+    "layers",
     "ops",
     "warm",
 ]
@@ -85,13 +88,14 @@ _HOME = {
     "KernelSpec": "spec",
     "Parameter": "spec",
     "Profile": "emulator.profile",
+    "QuantizedLinear": "layers",
     "Template": "template",
     "disassemble": "disassembler:listing",
     "dispatch_log": "dispatch",
     "explain": "dispatch",
     "warm": "dispatch",
 }
-_SUBMODULES = ("cache", "emulator", "formats", "ops")
+_SUBMODULES = ("cache", "emulator", "formats", "layers", "ops")
 
 
 def __getattr__(name: str) -> object:

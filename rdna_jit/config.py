@@ -89,6 +89,26 @@ def _names(value: object) -> tuple[str, ...]:
     return tuple(stripped for part in value if (stripped := part.strip()))
 
 
+def _forced(value: object) -> tuple[str, ...]:
+    names = _names(value)
+    for name in names:
+        op, colon, kernel = name.partition(":")
+        if not (op and colon and kernel):
+            raise ValueError("OP:KERNEL pairs separated by commas")
+    return names
+
+
+def _rows(value: object) -> str | int:
+    text = value.strip().lower() if isinstance(value, str) else value
+    if text in ("auto", "never"):
+        return str(text)
+    if isinstance(text, str) and text.isdecimal():
+        return int(text)
+    if type(text) is not int or text < 0:
+        raise ValueError("auto, never or a number of rows")
+    return text
+
+
 def _checks(value: object) -> tuple[str, ...]:
     names = _names(value)
     for name in names:
@@ -137,6 +157,8 @@ TEXT = Kind("text", _text)
 PATH = Kind("path", _path)
 PATHS = Kind("path list", _paths)
 NAMES = Kind("comma list", _names)
+FORCED = Kind("comma list", _forced)
+ROWS = Kind("auto | never | integer", _rows)
 CHECKS = Kind("comma list", _checks)
 SIZE = Kind("bytes", _size)
 
@@ -265,6 +287,24 @@ class Config:
     )
     disabled_kernels = Option(
         "VLLM_DISABLED_KERNELS", NAMES, (), "Kernel names that the selector must not choose."
+    )
+    own_disabled_kernels = Option(
+        "RDNA_JIT_DISABLED_KERNELS",
+        NAMES,
+        (),
+        "Kernel classes of layers, or kernels of their ops, that must not be chosen.",
+    )
+    force_kernel = Option(
+        "RDNA_JIT_FORCE_KERNEL",
+        FORCED,
+        (),
+        "OP:KERNEL pairs: layers that call OP (quantized_linear: all) take this class or kernel.",
+    )
+    linear_blas_rows = Option(
+        "RDNA_JIT_LINEAR_BLAS_ROWS",
+        ROWS,
+        "auto",
+        "Rows above which layers use torch.matmul. auto: measured on a card, else modelled.",
     )
     moe_v2 = Option("VLLM_RDNA_MOE_V2", BOOLEAN, False, "Fork-named MoE entry points: pair v2.")
     moe_alias = Option(

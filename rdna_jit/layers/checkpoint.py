@@ -1,0 +1,267 @@
+"""Weights from the tensors of a checkpoint: a form and its tensors for each format.
+
+The functions take tensors as the files hold them; `recognise` finds out which they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch
+
+from rdna_jit import formats
+from rdna_jit.layers.form import Form, Tensors, refuse
+from rdna_jit.layers.storage import F16Storage, Int4Storage
+
+Tensor = torch.Tensor
+Weight = tuple[Form, Tensors]
+
+
+def gptq(
+    qweight: Tensor,
+    qzeros: Tensor | None,
+    scales: Tensor,
+    g_idx: Tensor | None = None,
+    *,
+    version: int = 1,
+    bits: int = 4,
+) -> Weight:
+    """int32 `[K*bits/32, N]`, zeros int32 `[K/G, N*bits/32]` or None (the middle code)."""
+    if version not in (1, 2):
+        refuse("version", "1 (zeros stored less one) or 2 (zeros as they are)", version)
+    if bits not in (4, 8):
+        refuse("bits", "4 or 8", bits, "other widths are not served")
+    _check("qweight", qweight, torch.int32, 2)
+    N, codes = qweight.shape[1], 32 // bits
+    K = qweight.shape[0] * codes
+    if scales.dim() != 2 or scales.shape[1] != N or not scales.shape[0] or K % scales.shape[0]:
+        hint = ""
+        if scales.dim() == 2 and scales.shape[1] == N * 8:
+            hint = "these words look like AWQ's: use from_awq"
+        refuse("scales", f"shape [K/G, {N}] with K = {K}", list(scales.shape), hint)
+    if qzeros is not None:
+        _check("qzeros", qzeros, torch.int32, 2)
+        if tuple(qzeros.shape) != (scales.shape[0], N // codes):
+            refuse("qzeros", f"shape [{scales.shape[0]}, {N // codes}]", list(qzeros.shape))
+    if g_idx is not None and g_idx.numel() != K:
+        refuse("g_idx", f"{K} entries", g_idx.numel())
+    offset = 2 - version
+    if bits == 4:
+        return Int4Storage.of(formats.pack_gptq(qweight, qzeros, scales, g_idx, zero_offset=offset))
+    zeros = None if qzeros is None else _bytes(qzeros, 1).short() + offset
+    return _eight_bits(_bytes(qweight, 0), zeros, scales, g_idx)
+
+
+def awq(qweight: Tensor, qzeros: Tensor, scales: Tensor) -> Weight:
+    """int32 `[K, N/8]` with columns interleaved, zeros int32 `[K/G, N/8]`, scales `[K/G, N]`."""
+    _check("qweight", qweight, torch.int32, 2)
+    _check("qzeros", qzeros, torch.int32, 2)
+    K, N = qweight.shape[0], qweight.shape[1] * 8
+    if scales.dim() != 2 or scales.shape[1] != N or not scales.shape[0] or K % scales.shape[0]:
+        hint = "these words look like GPTQ's: use from_gptq" if scales.shape[-1] * 8 == N else ""
+        refuse("scales", f"shape [K/G, {N}] with K = {K}", list(scales.shape), hint)
+    if tuple(qzeros.shape) != (scales.shape[0], N // 8):
+        refuse("qzeros", f"shape [{scales.shape[0]}, {N // 8}]", list(qzeros.shape))
+    return Int4Storage.of(formats.pack_awq(qweight, qzeros, scales))
+
+
+def compressed_tensors(
+    weight_packed: Tensor,
+    weight_scale: Tensor,
+    weight_zero_point: Tensor | None = None,
+    weight_g_idx: Tensor | None = None,
+    *,
+    bits: int = 4,
+) -> Weight:
+    """int32 `[N, K*bits/32]`, scales `[N, K/G]`, zeros int32 `[N*bits/32, K/G]` or None."""
+    if bits not in (4, 8):
+        refuse("bits", "4 or 8", bits, "other widths are not served")
+    _check("weight_packed", weight_packed, torch.int32, 2)
+    N, codes = weight_packed.shape[0], 32 // bits
+    K = weight_packed.shape[1] * codes
+    if weight_scale.dim() == 1:
+        weight_scale = weight_scale[:, None]
+    if weight_scale.shape[0] != N or not weight_scale.shape[1] or K % weight_scale.shape[1]:
+        refuse("weight_scale", f"shape [{N}, K/G] with K = {K}", list(weight_scale.shape))
+    groups = weight_scale.shape[1]
+    if weight_zero_point is not None:
+        _check("weight_zero_point", weight_zero_point, torch.int32, 2)
+        if tuple(weight_zero_point.shape) != (N // codes, groups):
+            got = list(weight_zero_point.shape)
+            refuse("weight_zero_point", f"shape [{N // codes}, {groups}]", got)
+    if weight_g_idx is not None and weight_g_idx.numel() != K:
+        refuse("weight_g_idx", f"{K} entries", weight_g_idx.numel())
+    if bits == 4:
+        return Int4Storage.of(
+            formats.pack_compressed_tensors(
+                weight_packed, weight_scale, weight_zero_point, weight_g_idx
+            )
+        )
+    zeros = None if weight_zero_point is None else _bytes(weight_zero_point, 0).t().short()
+    return _eight_bits(_bytes(weight_packed, 1).t(), zeros, weight_scale.t(), weight_g_idx)
+
+
+def int8(weight: Tensor, weight_scale: Tensor) -> Weight:
+    """int8 `[N, K]`, scales per tensor, per output (`[N]`, `[N, 1]`) or per group `[N, K/G]`."""
+    _check("weight", weight, torch.int8, 2)
+    N, K = weight.shape
+    scale = (
+        weight_scale if weight_scale.dtype == torch.float32 else formats.fp16_scales(weight_scale)
+    )
+    dtype = str(scale.dtype).removeprefix("torch.")
+    if scale.numel() in (1, N):
+        scale = scale.reshape(-1).expand(N) if scale.numel() == 1 else scale.reshape(N)
+        form = Form("i8", N, K, scale="channel", scale_dtype=dtype)
+    elif scale.dim() == 2 and scale.shape[0] == N and scale.shape[1] and K % scale.shape[1] == 0:
+        form = Form("i8", N, K, K // scale.shape[1], scale="group", scale_dtype=dtype)
+    else:
+        refuse("weight_scale", f"shape [1], [{N}], [{N}, 1] or [{N}, K/G]", list(scale.shape))
+    return form, {"weight": weight, "weight_scale": scale.contiguous()}
+
+
+def plain(weight: Tensor) -> Weight:
+    """A float matrix `[N, K]` as fp16; ContractError for values that do not fit."""
+    if weight.dim() != 2 or not weight.is_floating_point():
+        refuse("weight", "a float matrix [N, K]", f"{weight.dtype} {list(weight.shape)}")
+    return F16Storage.quantize(weight, None)
+
+
+def recognise(
+    tensors: Mapping[str, Tensor], prefix: str = "", *, gptq_version: int | None = None
+) -> tuple[Form, Tensors, Tensor | None]:
+    """Form, tensors and bias of the layer whose entries begin with `prefix`.
+
+    Told by names and dtypes; what cannot be told is refused with what was seen. GPTQ's version is
+    not in the files: where it is not given, zeros that are all 7 are version 1 and all 8 version
+    2 (both mean symmetric), others version 1.
+    """
+    head = prefix if not prefix or prefix.endswith(".") else prefix + "."
+    own = {name.removeprefix(head): t for name, t in tensors.items() if name.startswith(head)}
+    own = {name: t for name, t in own.items() if "." not in name}
+    bias = own.pop("bias", None)
+    seen = set(own)
+    for needed, optional, dtypes, make in _KNOWN:
+        fits = needed <= seen <= needed | optional
+        if fits and all(own[name].dtype in wanted for name, wanted in dtypes.items()):
+            made = make(own, gptq_version)
+            return (*made, bias)
+    listed = ", ".join(f"{n} {_short(t)}" for n, t in sorted(own.items())) or "nothing"
+    refuse(
+        f"checkpoint entries {head}*" if head else "checkpoint",
+        "the tensors of a GPTQ, AWQ, compressed-tensors, int8 or float layer",
+        listed, _advice(seen),
+    )  # fmt: skip
+
+
+def _advice(seen: set[str]) -> str:
+    if not seen:
+        return "pass the layer's prefix, such as model.layers.0.mlp.down_proj"
+    if "weight_global_scale" in seen or "weight_scale_2" in seen:
+        return "NVFP4 is not served: quantise to MXFP4 or int4"
+    return "from_gptq, from_awq, from_compressed_tensors and from_float take tensors by role"
+
+
+def _from_words(own: Tensors, version: int | None) -> Weight:
+    qweight, scales, qzeros = own["qweight"], own["scales"], own.get("qzeros")
+    N = scales.shape[-1]
+    if qweight.shape[-1] * 8 == N and qzeros is not None:
+        return awq(qweight, qzeros, scales)
+    bits = 4
+    if "g_idx" in own and own["g_idx"].numel():
+        bits = 32 * qweight.shape[0] // own["g_idx"].numel()
+    elif qzeros is not None:
+        bits = 32 * qzeros.shape[-1] // N
+    if version is None:
+        version = 2 if qzeros is not None and _all_codes(qzeros, bits, 1 << bits - 1) else 1
+    g_idx = own.get("g_idx")
+    if g_idx is not None:
+        g_idx = g_idx.int() if g_idx.numel() else None
+    return gptq(qweight, qzeros, scales, g_idx, version=version, bits=bits)
+
+
+def _from_packed(own: Tensors, version: int | None) -> Weight:
+    packed, zeros = own["weight_packed"], own.get("weight_zero_point")
+    bits = 4
+    if "weight_shape" in own:
+        bits = 32 * packed.shape[1] // int(own["weight_shape"].reshape(-1)[1])
+    elif zeros is not None:
+        bits = 32 * zeros.shape[0] // packed.shape[0]
+    g_idx = own.get("weight_g_idx")
+    return compressed_tensors(
+        packed, own["weight_scale"], zeros, None if g_idx is None else g_idx.int(), bits=bits
+    )
+
+
+_FLOATS = (torch.float16, torch.bfloat16, torch.float32)
+_INT32 = (torch.int32,)
+# Needed names, optional names, dtypes that tell the format, and what makes the weight.
+_KNOWN: list[
+    tuple[
+        set[str],
+        set[str],
+        dict[str, tuple[torch.dtype, ...]],
+        Callable[[Tensors, int | None], Weight],
+    ]
+] = [
+    ({"qweight", "scales"}, {"qzeros", "g_idx"}, {"qweight": _INT32}, _from_words),
+    (
+        {"weight_packed", "weight_scale"},
+        {"weight_zero_point", "weight_g_idx", "weight_shape"},
+        {"weight_packed": _INT32},
+        _from_packed,
+    ),
+    (
+        {"weight", "weight_scale"},
+        set(),
+        {"weight": (torch.int8,)},
+        lambda own, _: int8(own["weight"], own["weight_scale"]),
+    ),
+    ({"weight"}, set(), {"weight": _FLOATS}, lambda own, _: plain(own["weight"])),
+]
+
+
+def _eight_bits(
+    codes: Tensor, zeros: Tensor | None, scales: Tensor, g_idx: Tensor | None
+) -> Weight:
+    """uint8 codes `[K, N]`, zeros `[K/G, N]` or None (128), scales `[K/G, N]`, to int8 `[N, K]`."""
+    (K, N), groups = codes.shape, scales.shape[0]
+    perm = None if g_idx is None else formats.act_order(g_idx, groups)
+    if perm is not None:
+        codes = codes[perm.long()]
+    kind = "group" if groups > 1 else "channel"
+    shape = (N, groups) if groups > 1 else (N,)
+    tensors = {
+        "weight": (codes.short() - 128).to(torch.int8).t().contiguous(),
+        "weight_scale": formats.fp16_scales(scales).t().reshape(shape),
+    }
+    moved = zeros is not None and bool((zeros != 128).any())
+    if moved:
+        assert zeros is not None
+        tensors["weight_zero"] = (zeros - 128).t().reshape(shape)
+    if perm is not None:
+        tensors["perm"] = perm
+    form = Form(
+        "i8", N, K, K // groups if groups > 1 else 0, scale=kind, zeros=moved,
+        act_order=perm is not None,
+    )  # fmt: skip
+    return form, tensors
+
+
+def _bytes(words: Tensor, dim: int) -> Tensor:
+    """uint8 codes of int32 words that hold four neighbours along `dim`."""
+    return words.movedim(dim, -1).contiguous().view(torch.uint8).movedim(-1, dim)
+
+
+def _all_codes(words: Tensor, bits: int, code: int) -> bool:
+    word = sum(code << bits * slot for slot in range(32 // bits))
+    return bool((words == word - (1 << 32 if word >> 31 else 0)).all())
+
+
+def _check(name: str, tensor: object, dtype: torch.dtype, dims: int) -> None:
+    if not isinstance(tensor, Tensor) or tensor.dtype != dtype or tensor.dim() != dims:
+        got = _short(tensor) if isinstance(tensor, Tensor) else type(tensor).__name__
+        refuse(name, f"{dtype} with {dims} dimensions", got)
+
+
+def _short(tensor: Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"

@@ -1,0 +1,193 @@
+"""The kernel classes that a quantised layer chooses from, under the names that vLLM's users know.
+
+A class says which formats it serves, whether it can serve a call, and calls one op of
+`rdna_jit.ops.linear`, which chooses its kernel by the number of rows. The order in `KERNELS` is the
+order of preference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+
+from rdna_jit.dispatch import Plan
+from rdna_jit.layers.form import Form, Tensors
+from rdna_jit.layers.storage import Int4Storage, storage_of
+from rdna_jit.ops import linear
+
+Tensor = torch.Tensor
+Op = tuple[Callable[..., Tensor], tuple[Any, ...], dict[str, Any]]
+_COLUMNS_AT_ONCE = 8192  # of the dequantised weight, in one scratch
+
+
+@dataclass(frozen=True)
+class Call:
+    """What a choice depends on: the weight's form, the rows of x and the chip."""
+
+    form: Form
+    rows: int
+    arch: str
+
+
+class LinearKernel:
+    """A way to compute `y = x @ W.t() + bias`; subclasses are never instantiated."""
+
+    op: ClassVar[str] = "quantized_linear"
+    formats: ClassVar[tuple[str, ...]] = ()
+
+    @classmethod
+    def can_implement(cls, call: Call) -> tuple[bool, str]:
+        """Whether it can serve the call, and why (not). Formats were looked at before."""
+        return True, ""
+
+    @classmethod
+    def uses_matmul(cls, call: Call) -> bool:
+        """Whether it would serve this call with torch.matmul on dequantised weights."""
+        return False
+
+    @classmethod
+    def call(cls, x: Tensor, form: Form, t: Tensors, bias: Tensor | None) -> Op:
+        """The op that serves it, with its arguments."""
+        raise NotImplementedError
+
+    @classmethod
+    def apply(cls, x: Tensor, form: Form, t: Tensors, bias: Tensor | None) -> Tensor:
+        """`[M, N]` of x fp16 `[M, K]`."""
+        op, args, kwargs = cls.call(x, form, t, bias)
+        return op(*args, **kwargs)
+
+    @classmethod
+    def plan(cls, x: Tensor, form: Form, t: Tensors, bias: Tensor | None) -> Plan:
+        """What `apply` would run."""
+        op, args, kwargs = cls.call(x, form, t, bias)
+        plan: Plan = op.plan(*args, **kwargs)  # type: ignore[attr-defined]
+        return plan
+
+
+def matmul(x: Tensor, form: Form, t: Tensors, bias: Tensor | None) -> Tensor:
+    """torch.matmul on weights dequantised to fp16, some thousand columns at a time."""
+    storage = storage_of(form.format)
+    out = x.new_empty((x.shape[0], form.N))
+    for begin in range(0, form.N, _COLUMNS_AT_ONCE):
+        end = min(form.N, begin + _COLUMNS_AT_ONCE)
+        part = storage.columns(form, t, begin, end)
+        weight = storage.dequantize(*part, x.dtype)
+        out[:, begin:end] = torch.nn.functional.linear(
+            x, weight, None if bias is None else bias[begin:end]
+        )
+    return out
+
+
+def _int4_shape(call: Call) -> tuple[bool, str]:
+    form = call.form
+    if form.group_size % 32 and form.groups > 1:
+        return False, f"needs groups of a multiple of 32 rows, the layer has {form.group_size}"
+    return True, f"group {form.group_size}" + (", act-order" if form.act_order else "")
+
+
+class RDNA2W4A16LinearKernel(LinearKernel):
+    """int4 words `[K/8, N]` through gptq_gemm, at every number of rows."""
+
+    op = "gptq_gemm"
+    formats = ("int4",)
+
+    @classmethod
+    def can_implement(cls, call: Call) -> tuple[bool, str]:
+        return _int4_shape(call)
+
+    @classmethod
+    def call(cls, x: Tensor, form: Form, t: Tensors, bias: Tensor | None) -> Op:
+        if form.act_order:
+            return linear.gptq_gemm, (x, Int4Storage.weight(form, t)), {"bias": bias}
+        operands = (x, t["qweight"], t.get("qzeros"), t["scales"])
+        options = {"zero_offset": form.zero_offset, "shuffled": True, "bias": bias}
+        return linear.gptq_gemm, operands, options
+
+
+class RDNAHybridW4A16LinearKernel(RDNA2W4A16LinearKernel):
+    """gptq_gemm for few rows, dequantised weights and torch.matmul for more."""
+
+    most_rows: ClassVar[int] = 32
+
+    @classmethod
+    def uses_matmul(cls, call: Call) -> bool:
+        return call.rows > cls.most_rows
+
+    @classmethod
+    def apply(cls, x: Tensor, form: Form, t: Tensors, bias: Tensor | None) -> Tensor:
+        if x.shape[0] > cls.most_rows:
+            return matmul(x, form, t, bias)
+        return super().apply(x, form, t, bias)
+
+
+class RDNA2W8A16Int8LinearKernel(LinearKernel):
+    """int8 codes `[N, K]` through dense_gemm_int8."""
+
+    op = "dense_gemm_int8"
+    formats = ("i8",)
+
+    @classmethod
+    def can_implement(cls, call: Call) -> tuple[bool, str]:
+        form = call.form
+        if form.zeros:
+            return False, "has no zero points: 8-bit codes minus zeros do not fit int8"
+        if form.scale != "channel":
+            return False, f"needs one scale per output, the layer has groups of {form.group_size}"
+        return True, "one scale per output"
+
+    @classmethod
+    def call(cls, x: Tensor, form: Form, t: Tensors, bias: Tensor | None) -> Op:
+        if form.act_order:
+            x = x.index_select(1, t["perm"])
+        released = t["weight"].new_empty(0, dtype=torch.float16)
+        return linear.dense_gemm_int8, (x, released, t["weight"], t["weight_scale"], bias), {}
+
+
+class RDNA2FP16LinearKernel(LinearKernel):
+    """Plain fp16 `[N, K]` through gemv_f16."""
+
+    op = "gemv_f16"
+    formats = ("f16",)
+    most_rows: ClassVar[int] = 32
+
+    @classmethod
+    def can_implement(cls, call: Call) -> tuple[bool, str]:
+        if call.form.K % 8:
+            return False, f"needs K a multiple of 8, the layer has {call.form.K}"
+        if call.rows > cls.most_rows:
+            return False, f"takes up to {cls.most_rows} rows, x has {call.rows}"
+        return True, f"{call.rows} rows"
+
+    @classmethod
+    def call(cls, x: Tensor, form: Form, t: Tensors, bias: Tensor | None) -> Op:
+        return linear.gemv_f16, (x, t["weight"], bias), {}
+
+
+class BLASFallbackLinearKernel(LinearKernel):
+    """torch.matmul on dequantised weights: every format, every shape."""
+
+    formats = ("int4", "awq", "i8", "f16")
+
+    @classmethod
+    def can_implement(cls, call: Call) -> tuple[bool, str]:
+        return True, "torch.matmul on dequantised weights serves everything"
+
+    @classmethod
+    def uses_matmul(cls, call: Call) -> bool:
+        return True
+
+    @classmethod
+    def apply(cls, x: Tensor, form: Form, t: Tensors, bias: Tensor | None) -> Tensor:
+        return matmul(x, form, t, bias)
+
+
+KERNELS: list[type[LinearKernel]] = [
+    RDNA2W4A16LinearKernel,
+    RDNAHybridW4A16LinearKernel,
+    RDNA2W8A16Int8LinearKernel,
+    RDNA2FP16LinearKernel,
+    BLASFallbackLinearKernel,
+]
