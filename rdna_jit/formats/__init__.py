@@ -1,5 +1,17 @@
 """Weight formats: packers, converters between checkpoint layouts, and exact dequantisers."""
 
+from rdna_jit.formats.fp8 import (
+    check_fp8,
+    collapse_block_scales,
+    decode_fp8,
+    dequantize_fp8,
+    encode_e4m3,
+    encode_fp8,
+    expand_block_scales,
+    fp8_from_k_major,
+    fp8_to_k_major,
+    quantize_fp8,
+)
 from rdna_jit.formats.int4 import (
     act_order,
     awq_to_gptq,
@@ -23,31 +35,72 @@ from rdna_jit.formats.int4_weight import (
     quantize_int4,
 )
 from rdna_jit.formats.int4_words import pack_int4, unpack_int4
-from rdna_jit.formats.int8 import dequantize_i8, make_int8_shadow
+from rdna_jit.formats.int8 import (
+    ct_to_int8,
+    dequantize_i8,
+    gptq_to_int8,
+    int8_to_ct,
+    int8_to_gptq,
+    make_int8_shadow,
+    quantize_int8,
+)
 from rdna_jit.formats.moe_weights import MoEWeights
+from rdna_jit.formats.mxfp4 import (
+    check_mxfp4,
+    decode_e2m1,
+    decode_e8m0,
+    dequantize_mxfp4,
+    encode_e2m1,
+    mxfp4_from_k_major,
+    mxfp4_to_k_major,
+    quantize_mxfp4,
+)
 
 __all__ = [
     "Int4Weight",
     "MoEWeights",
     "act_order",
     "awq_to_gptq",
+    "check_fp8",
+    "check_mxfp4",
+    "collapse_block_scales",
     "ct_to_gptq",
+    "ct_to_int8",
+    "decode_e2m1",
+    "decode_e8m0",
+    "decode_fp8",
+    "dequantize_fp8",
     "dequantize_i8",
+    "dequantize_mxfp4",
     "dequantize_w4",
+    "encode_e2m1",
+    "encode_e4m3",
+    "encode_fp8",
+    "expand_block_scales",
+    "fp8_from_k_major",
+    "fp8_to_k_major",
     "fp16_scales",
     "gptq_shuffle",
     "gptq_to_awq",
     "gptq_to_ct",
+    "gptq_to_int8",
     "gptq_to_nk",
     "gptq_unshuffle",
+    "int8_to_ct",
+    "int8_to_gptq",
     "make_int8_shadow",
+    "mxfp4_from_k_major",
+    "mxfp4_to_k_major",
     "nk_to_gptq",
     "pack_awq",
     "pack_compressed_tensors",
     "pack_gptq",
     "pack_int4",
     "pack_zeros",
+    "quantize_fp8",
     "quantize_int4",
+    "quantize_int8",
+    "quantize_mxfp4",
     "unpack_int4",
     "unpack_zeros",
 ]
