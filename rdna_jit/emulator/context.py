@@ -30,12 +30,13 @@ from rdna_jit.emulator.ir import (
 from rdna_jit.emulator.layout import PRIVATE_APERTURE, SHARED_APERTURE
 from rdna_jit.emulator.options import Options
 
-# MODE above its floating-point bits (see float_mode.py), as compilers set it: DX10_CLAMP, IEEE.
-CLAMP_AND_IEEE: Final = 0x300
-
 
 class Unsupported(Exception):
     """This instruction cannot be translated; it becomes a fault where it would be executed."""
+
+
+class UnknownMode(Unsupported):
+    """What this instruction computes depends on MODE, which is known at run time only."""
 
 
 # General scalar registers: s0 .. s105.
@@ -53,9 +54,10 @@ class Context(Builder):
         super().__init__()
         self.options = options or Options()
         self.vgpr_count = 256  # what an indexed move can reach
-        # Before each instruction the translator sets the mode; None: paths disagree.
+        # Before each instruction the translator sets the mode; None: it is not known.
         self.mode: FloatMode | None = float_mode.DEFAULT
         self.tracks_mode = False  # whether it does: without, changes of the mode are refused
+        self.keeps_mode = False  # whether %mode holds MODE[7:0] at run time
         self.allocas: dict[str, str] = {}
         self.used_vgprs: set[int] = set()
         self.used_sgprs: set[int] = set()
@@ -68,8 +70,18 @@ class Context(Builder):
 
     def float_mode(self) -> FloatMode:
         if self.mode is None:
-            raise Unsupported("floating point where paths with different modes meet")
+            raise UnknownMode("floating point where MODE is not known")
         return self.mode
+
+    def mode_bits(self) -> Value:
+        """MODE[7:0] at run time, an I32 scalar."""
+        if self.mode is not None:
+            return self.const(I32.scalar, self.mode.bits)
+        return self._load("%mode", I32.scalar)
+
+    def set_mode_bits(self, bits: Value) -> None:
+        if self.keeps_mode:
+            self._store("%mode", bits)
 
     # Slots
     def _load(self, slot: str, type: Type) -> Value:

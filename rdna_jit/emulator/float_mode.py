@@ -1,7 +1,8 @@
 """The floating-point bits of the MODE register: their meaning, and their value over the code.
 
-MODE is followed statically. Compilers change it around short straight stretches of code, so at
-every instruction all paths agree; where they do not, floating-point instructions are refused.
+MODE is followed statically: compilers change it around short straight stretches of code, so that at
+nearly every instruction all paths agree. A kernel in which they do not, or that sets MODE from a
+register, keeps the bits at run time as well, and chooses by them where they matter.
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ class FloatMode:
 
 
 DEFAULT = FloatMode()
+# MODE above these bits, as compilers set it and as is emulated: DX10_CLAMP, IEEE.
+CLAMP_AND_IEEE = 0x300
 
 
 def register_field(i: Decoded) -> tuple[int, int, int]:
@@ -55,19 +58,23 @@ def changes_mode(i: Decoded) -> bool:
     return number == MODE_REGISTER and offset < 8
 
 
+def written_bits(i: Decoded) -> tuple[int, int | None]:
+    """Which bits of MODE an instruction sets, and to what: None means from its register."""
+    if i.mnemonic == "s_round_mode":
+        return 0x0F, i.simm16 & 0xF
+    if i.mnemonic == "s_denorm_mode":
+        return 0xF0, (i.simm16 & 0xF) << 4
+    _, offset, mask = register_field(i)
+    field = mask << offset & 0xFFFF_FFFF
+    return field, i.words[1] << offset & field if i.mnemonic == "s_setreg_imm32_b32" else None
+
+
 def after(i: Decoded, mode: FloatMode | None) -> FloatMode | None:
     """The mode that instruction i leaves; None: not known."""
     if mode is None or not changes_mode(i):
         return mode
-    if i.mnemonic == "s_round_mode":
-        return FloatMode(mode.bits & 0xF0 | i.simm16 & 0xF)
-    if i.mnemonic == "s_denorm_mode":
-        return FloatMode(mode.bits & 0x0F | (i.simm16 & 0xF) << 4)
-    if i.mnemonic != "s_setreg_imm32_b32":
-        return None
-    _, offset, mask = register_field(i)
-    changed = mode.bits & ~(mask << offset) | (i.words[1] & mask) << offset
-    return FloatMode(changed & 0xFF)
+    field, value = written_bits(i)
+    return None if value is None else FloatMode((mode.bits & ~field | value) & 0xFF)
 
 
 def float_modes(

@@ -99,7 +99,9 @@ class State(ctypes.Structure):
         ("steps", ctypes.c_int64),
         ("ended", ctypes.c_int64),
         ("clock", ctypes.c_int64 * 71),
-        ("padding", ctypes.c_int64 * 134),
+        ("mode", ctypes.c_uint32),
+        ("absent", ctypes.c_uint32),
+        ("padding", ctypes.c_int64 * 133),
         ("vgprs", ctypes.c_uint32 * WAVE * 256),
     ]
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 
 from rdna_jit.emulator import layout, registry
 from rdna_jit.emulator.decode import VCC, Decoded, Operand, parse_operand
+from rdna_jit.emulator.float_mode import FloatMode
 from rdna_jit.emulator.options import Options
 from rdna_jit.emulator.tables import Site
 from rdna_jit.emulator.wave import HELPERS, Wave, attributes
@@ -55,30 +56,34 @@ class Outliner:
 
     def emit(self, c: Wave, i: Decoded) -> None:
         """Call the operation of instruction `i`. Raises Unsupported as its handler would."""
-        registry.find(i)
-        canonical, names = _rename(i)
-        operation = self._operation(canonical, c)
-        if any(slot not in names and _is_general(slot) for slot in operation.slots):
-            # a handler that touches more registers than its operands name
-            canonical, names = i, {}
-            operation = self._operation(replace(i, words=()), c)
+        operation, names = self.find(c, i, c.mode)
         self.used[operation.name] = operation
         c.call_operation(i, operation.name, [names.get(s, s) for s in operation.slots], operation)
 
-    def _operation(self, i: Decoded, caller: Wave) -> Operation:
-        key = (i.mnemonic, i.encoding, i.operands, tuple(sorted(i.modifiers.items())), caller.mode)
+    def find(self, c: Wave, i: Decoded, mode: FloatMode | None) -> tuple[Operation, dict[str, str]]:
+        """The operation of instruction `i` in a mode, and the real slots of the ones it names."""
+        registry.find(i)
+        canonical, names = _rename(i)
+        operation = self._operation(canonical, c, mode)
+        if any(slot not in names and _is_general(slot) for slot in operation.slots):
+            # a handler that touches more registers than its operands name
+            return self._operation(replace(i, words=()), c, mode), {}
+        return operation, names
+
+    def _operation(self, i: Decoded, caller: Wave, mode: FloatMode | None) -> Operation:
+        key = (i.mnemonic, i.encoding, i.operands, tuple(sorted(i.modifiers.items())), mode)
         if key not in self._known:
-            self._known[key] = self._translate(i, caller)
+            self._known[key] = self._translate(i, caller, mode)
         return self._known[key]
 
-    def _translate(self, i: Decoded, caller: Wave) -> Operation:
+    def _translate(self, i: Decoded, caller: Wave, mode: FloatMode | None) -> Operation:
         c = Wave(
             self._options,
             inline_memory=False,
             vector_exec=self._vector_exec,
             shared=True,
         )
-        c.mode, c.vgpr_count = caller.mode, caller.vgpr_count
+        c.mode, c.vgpr_count = mode, caller.vgpr_count
         registry.find(i)(c, i)
         slots = sorted(s for s in c.allocas if _REGISTER_SLOT.match(s))
         own = [f"  {s} = alloca {t}" for s, t in c.allocas.items() if s not in slots]

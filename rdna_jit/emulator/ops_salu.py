@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 from rdna_jit.emulator import float_mode
 from rdna_jit.emulator.context import (
-    CLAMP_AND_IEEE,
     PRIVATE_APERTURE,
     SHARED_APERTURE,
     Context,
@@ -16,6 +15,7 @@ from rdna_jit.emulator.decode import EXEC, Decoded
 from rdna_jit.emulator.integers import field_mask, find_bit, mul_high, sign_run
 from rdna_jit.emulator.ir import I1, I8, I16, I32, I64, Builder, Type, Value
 from rdna_jit.emulator.registry import op, salu
+from rdna_jit.emulator.wave import Wave
 
 _INT2 = (I32, I32)
 _WIDTHS = (("b32", I32), ("b64", I64))
@@ -317,35 +317,58 @@ def _mulk(c: Context, i: Decoded) -> None:
 
 
 # Hardware registers
-_MEMORY_BASES, _FLAT_SCRATCH = 15, (20, 21)
+_TRAP_STATUS, _MEMORY_BASES, _FLAT_SCRATCH, _SHADER_CYCLES = 3, 15, (20, 21), 29
 
 
 @op("s_getreg_b32")
-def _getreg(c: Context, i: Decoded) -> None:
+def _getreg(c: Wave, i: Decoded) -> None:
     number, offset, mask = float_mode.register_field(i)
     if number == float_mode.MODE_REGISTER:
-        value = CLAMP_AND_IEEE | c.float_mode().bits
+        value = c.mode_bits() | float_mode.CLAMP_AND_IEEE
     elif number == _MEMORY_BASES:
-        value = SHARED_APERTURE << 16 | PRIVATE_APERTURE
+        value = c.const(I32.scalar, SHARED_APERTURE << 16 | PRIVATE_APERTURE)
+    elif number == _SHADER_CYCLES:
+        value = c.steps_done().trunc(I32)
     else:
         raise Unsupported(f"reading hardware register {number}")
-    c.write(i.operands[0], c.const(I32.scalar, value >> offset & mask))
+    c.write(i.operands[0], (value >> offset) & mask)
 
 
-@op("s_setreg_b32")
-def _setreg(c: Context, i: Decoded) -> None:
-    number, _, _ = float_mode.register_field(i)
-    # Prologues of kernels with calls set the scratch base, which addressing here does not use.
-    if number not in _FLAT_SCRATCH:
-        raise Unsupported(f"writing hardware register {number}")
+@op("s_setreg_b32", "s_setreg_imm32_b32")
+def _setreg(c: Wave, i: Decoded) -> None:
+    number, offset, _ = float_mode.register_field(i)
+    if number != float_mode.MODE_REGISTER:
+        # Prologues of kernels with calls set the scratch base, which addressing here does not use;
+        # nothing reads the exception flags.
+        if number not in (*_FLAT_SCRATCH, _TRAP_STATUS):
+            raise Unsupported(f"writing hardware register {number}")
+        return
+    field, value = float_mode.written_bits(i)
+    if value is None:
+        bits = (c.scalar_source(i.operands[1], I32) << offset) & field
+    else:
+        bits = c.const(I32.scalar, value)
+    fixed = field & ~0xFF
+    if fixed:
+        wrong = ((bits ^ float_mode.CLAMP_AND_IEEE) & fixed).ne(0)
+        c.refuse_if(wrong, i, "MODE other than DX10_CLAMP and IEEE on, above its float bits,")
+    if float_mode.changes_mode(i):
+        _change_mode(c, i, bits)
 
 
-@op("s_setreg_imm32_b32", "s_round_mode", "s_denorm_mode")
+@op("s_round_mode", "s_denorm_mode")
 def _set_mode(c: Context, i: Decoded) -> None:
-    """Changes what later instructions are translated to."""
-    if not float_mode.changes_mode(i):
-        raise Unsupported(f"{i.mnemonic} of other bits than rounding and denormals")
+    _, value = float_mode.written_bits(i)
+    assert value is not None
+    _change_mode(c, i, c.const(I32.scalar, value))
+
+
+def _change_mode(c: Context, i: Decoded, bits: Value) -> None:
+    """MODE[7:0] = bits where instruction i writes them: what later instructions are translated to,
+    and where it is kept, the value at run time."""
+    field = float_mode.written_bits(i)[0] & 0xFF
     changed = float_mode.after(i, c.mode)
     if changed != c.mode and not c.tracks_mode:
         raise Unsupported("another mode of rounding or denormals")
+    c.set_mode_bits((c.mode_bits() & ~field) | (bits & field))
     c.mode = changed

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from rdna_jit.emulator import layout, registry
 from rdna_jit.emulator.classes import classify
-from rdna_jit.emulator.context import Unsupported
+from rdna_jit.emulator.context import UnknownMode, Unsupported
 from rdna_jit.emulator.decode import EXEC, Decoded
 from rdna_jit.emulator.float_mode import DEFAULT, FloatMode, float_modes
 from rdna_jit.emulator.ir import I32, I64, Value
@@ -72,11 +72,10 @@ def translate(
         vector_exec=vector_exec,
         inline_lines=inline_lines,
     )
-    outliner = Outliner(options, vector_exec=vector_exec) if out_of_line else None
+    outliner = Outliner(options, vector_exec=vector_exec)
     wave.vgpr_count = vgpr_count
-    return _Translator(
-        code, entry, functions, wave, outliner, float_mode, stops, inline_loops
-    ).run()
+    inline = inline_loops if out_of_line else None
+    return _Translator(code, entry, functions, wave, outliner, float_mode, stops, inline).run()
 
 
 def stop_point(address: int) -> int:
@@ -91,11 +90,12 @@ class _Translator:
         entry: int,
         functions: Sequence[int],
         wave: Wave,
-        outliner: Outliner | None,
+        outliner: Outliner,
         float_mode: FloatMode,
         stops: Collection[int],
-        inline_loops: int,
+        inline_loops: int | None,
     ) -> None:
+        """`inline_loops` None: every instruction is translated in place."""
         self.code = sorted(code, key=lambda i: i.address)
         self.entry = entry
         self.wave = wave
@@ -108,11 +108,13 @@ class _Translator:
         self.lanes_due = 0
         self.jump_targets = {f for f in functions if f in self.known}
         self.leaders = self._find_leaders()
-        self.inline = self._hot(inline_loops)
-        wave.copy_registers = outliner is not None and bool(self.inline)
+        everything = frozenset(self.addresses)
+        self.inline = everything if inline_loops is None else self._hot(inline_loops)
+        wave.copy_registers = bool(self.inline)
         starts = {entry, *functions}
         self.modes = float_modes(self.code, starts, float_mode)
-        wave.tracks_mode = True
+        self.first_mode = float_mode
+        wave.tracks_mode, wave.keeps_mode = True, None in self.modes.values()
 
     def _find_leaders(self) -> set[int]:
         leaders = {self.entry} | self.jump_targets | self.stops
@@ -160,9 +162,9 @@ class _Translator:
             blocks=self.blocks,
             resume_points=[address for address, _ in c.resume_points],
             vgprs=max(c.used_vgprs, default=-1) + 1,
-            unsupported=self.unsupported,
+            unsupported=self.unsupported | c.refusals,
             order_dependent=any("cmpswap" in i.mnemonic for i in self.code),
-            operations=list(self.outliner.used.values()) if self.outliner else [],
+            operations=list(self.outliner.used.values()),
         )
 
     # Blocks
@@ -199,15 +201,49 @@ class _Translator:
         c.mode = self.modes[i.address]
         mark = c.mark()
         try:
-            if self.outliner and i.address not in self.inline and Outliner.takes(i):
-                self.outliner.emit(c, i)
-            else:
-                registry.find(i)(c, i)
+            try:
+                if i.address not in self.inline and Outliner.takes(i):
+                    self.outliner.emit(c, i)
+                else:
+                    registry.find(i)(c, i)
+            except UnknownMode:
+                c.rewind(mark)
+                self._by_mode(i)
         except Unsupported as reason:
             c.rewind(mark)
             self.unsupported[i.address] = str(reason)
             c.fault(layout.UNSUPPORTED, i.address)
             c.label(c.new_label("after"))
+
+    def _by_mode(self, i: Decoded) -> None:
+        """One operation for each state of the MODE bits that make a difference to `i`."""
+        c, find = self.wave, self.outliner.find
+
+        def name(bits: int) -> str:
+            return find(c, i, FloatMode(bits))[0].name
+
+        relevant = 0
+        for field in (0x03, 0x0C, 0x30, 0xC0):
+            states = [bits for bits in range(256) if not bits & ~field]
+            if len({name(DEFAULT.bits & ~field | bits) for bits in states}) > 1:
+                relevant |= field
+        cases: dict[str, list[int]] = {}
+        for bits in (n for n in range(256) if not n & ~relevant):
+            cases.setdefault(name(DEFAULT.bits & ~relevant | bits), []).append(bits)
+        labels = [c.new_label("mode") for _ in cases]
+        targets = " ".join(
+            f"i32 {bits}, label %{label}"
+            for label, states in zip(labels, cases.values(), strict=True)
+            for bits in states
+        )
+        c.do(f"switch {c.mode_bits() & relevant!r}, label %{labels[0]} [ {targets} ]")
+        end = c.new_label("moded")
+        for label, states in zip(labels, cases.values(), strict=True):
+            c.label(label)
+            c.mode = FloatMode(DEFAULT.bits & ~relevant | states[0])
+            self.outliner.emit(c, i)
+            c.go(end)
+        c.label(end)
 
     def _end_block(self) -> None:
         """Add the lanes of the vector instructions since EXEC last changed."""
@@ -296,6 +332,8 @@ class _Translator:
         for index in c.used_sgprs:
             c.allocas[f"%s{index}"] = I32.scalar.text
         c.allocas["%scc"] = "i1"
+        if c.keeps_mode:
+            c.allocas["%mode"] = "i32"
         for name, type in sorted(c.allocas.items()):
             c.do(f"{name} = alloca {type}")
         c.lines += c.entry_lines()
@@ -305,6 +343,8 @@ class _Translator:
             if slot == "%scc":
                 value = c.emit(I32, f"trunc i32 {value} to i1").ref
                 type = "i1"
+            elif slot == "%mode":
+                value = c.emit(I32, f"xor i32 {value}, {self.first_mode.bits}").ref
             c.do(f"store {type} {value}, ptr {slot}")
         if c.vector_exec:
             c.set_sgpr(EXEC, c.sgpr(EXEC))
@@ -329,6 +369,8 @@ class _Translator:
                 value = c.emit(I32, f"zext i1 {bit} to i32").ref
             else:
                 value = c.emit(I32, f"load {type}, ptr {slot}").ref
+            if slot == "%mode":
+                value = c.emit(I32, f"xor i32 {value}, {self.first_mode.bits}").ref
             c.do(f"store {type} {value}, {place}")
         c.do("ret i32 1")
 
@@ -342,6 +384,8 @@ class _Translator:
         for index in sorted(c.used_sgprs):
             place = c.pointer(f"getelementptr i32, ptr %state, i64 {index}")
             saved.append((f"%s{index}", "i32", repr(place)))
+        if c.keeps_mode:
+            saved.append(("%mode", "i32", repr(self._state("mode"))))
         return [*saved, ("%scc", "i32", repr(self._state("scc")))]
 
     def _vgprs(self) -> str:

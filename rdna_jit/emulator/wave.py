@@ -109,6 +109,7 @@ class Wave(Context):
         self.resume_points: list[tuple[int, str]] = []
         self.edges: list[Edge] = []
         self.jumps = False
+        self.refusals: dict[int, str] = {}  # by address: what `refuse_if` found may happen
 
     def label(self, name: str, known: dict[str, Value] | None = None) -> None:
         """Start a basic block. `known` are values of registers that still hold in it."""
@@ -339,6 +340,16 @@ class Wave(Context):
         self.label(bad)
         self.fault(kind, where)
         self.label(fine, known)
+
+    def refuse_if(self, condition: Value, i: Decoded, what: str) -> None:
+        """Stop the wave as at an instruction that is not emulated, when an I1 scalar holds."""
+        self.refusals[i.address] = f"{what} is not emulated"
+        self.fault_if(condition, layout.UNSUPPORTED, i.address)
+
+    def steps_done(self) -> Value:
+        """The steps so far, an I64 scalar: a clock that is the same in every run."""
+        left = self.load_scalar(I64.scalar, self.env_pointer("steps"))
+        return self.const(I64.scalar, layout.UNLIMITED) - left
 
     def check_call(self, text: str) -> None:
         """Call a helper that returns i32, nonzero after it recorded a fault; then go on."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
@@ -14,7 +14,10 @@ from rdna_jit.emulator.decode import Decoded, decode_line
 from rdna_jit.emulator.float_mode import DEFAULT, FloatMode, float_modes
 from rdna_jit.emulator.ir import F16, F32, F64
 from rdna_jit.emulator.trace import trace
+from rdna_jit.errors import UnsupportedInstruction
 from tests.emulator import harness
+from tests.emulator.oracle import types as oracle
+from tests.emulator.oracle.floats import Number, number
 
 FLUSH = "-fgpu-flush-denormals-to-zero"
 
@@ -138,3 +141,92 @@ def test_a_trace_keeps_denormals_too(flushing: None) -> None:
     kernarg, buffers = harness.pack(p, (x, 0.25))
     [stop] = trace(p, (1, 1, 1), (32, 1, 1), kernarg, buffers, at="global_store")
     assert 0x00100000 in stop.vgprs
+
+
+# MODE from a register: four kinds of arithmetic under it, a barrier between them, then MODE as it
+# was before.
+FROM_REGISTER = """KERNEL(64) k(float* x, double* y, u32* h, u32* modes, u32 bits) {
+  u32 i = group_x() * 64 + lane_x(); float a = x[i]; double b = y[i]; u32 c = h[i]; u32 old, now;
+  asm volatile("s_getreg_b32 %0, hwreg(HW_REG_MODE)\\n"
+               "s_setreg_b32 hwreg(HW_REG_MODE, 0, 8), %2\\n v_mul_f32 %1, %1, %1"
+               : "=&s"(old), "+v"(a) : "s"(bits));
+  barrier();
+  asm volatile("s_getreg_b32 %2, hwreg(HW_REG_MODE)\\n v_add_f64 %0, %0, 1.0\\n"
+               "v_pk_mul_f16 %1, %1, %1\\n s_setreg_b32 hwreg(HW_REG_MODE), %3"
+               : "+v"(b), "+v"(c), "=&s"(now) : "s"(old));
+  x[i] = a; y[i] = b; h[i] = c; modes[lane_x()] = now;
+  asm volatile("v_mul_f32 %0, %0, %0" : "+v"(a)); x[i + 64] = a; }"""
+
+
+@pytest.mark.parametrize("tier", ["quick", "optimised"])
+@pytest.mark.parametrize("bits", [0xF0, 0xF5, 0xFA, 0xFF, 0xF9, 0x00, 0xC3, 0x3D, 0x50])
+def test_the_mode_may_come_from_a_register(bits: int, tier: str) -> None:
+    mode = oracle.Mode(
+        bits & 3, bits >> 2 & 3, *(not bits >> n & 1 for n in (4, 5)),
+        *(not bits >> n & 1 for n in (6, 7)),
+    )  # fmt: skip
+    assert mode.bits == bits
+    rng = np.random.default_rng(bits)
+    x = np.concatenate([rng.uniform(-2, 2, 48), rng.uniform(1e-20, 2e-19, 16), np.zeros(64)])
+    x = x.astype(np.float32)
+    y = np.concatenate([rng.uniform(-2, 2, 60), [2.0**-60, -(2.0**-60), 5e-324, -1.0]])
+    h = rng.integers(0, 1 << 32, 64, dtype=np.uint32) & 0x3FFF3FFF
+    modes = np.zeros(64, np.uint32)
+    want_x = [_expected(oracle.F32, lambda a: a * a, int(v), mode) for v in x[:64].view(np.uint32)]
+    want_y = [_expected(oracle.F64, lambda a: a + number(1), int(v), mode)
+              for v in y.view(np.uint64)]  # fmt: skip
+    want_h = [
+        sum(_expected(oracle.F16, lambda a: a * a, int(v) >> n, mode) << n for n in (0, 16))
+        for v in h
+    ]
+    again = [_expected(oracle.F32, lambda a: a * a, v, oracle.DEFAULT_MODE) for v in want_x]
+    with emulator.modes(tier=tier):
+        harness.run(FROM_REGISTER, x, y, h, modes, bits, block=64)
+    assert set(modes.tolist()) == {0x300 | bits}
+    assert x.view(np.uint32).tolist() == want_x + again
+    assert y.view(np.uint64).tolist() == want_y and h.tolist() == want_h
+
+
+def _expected(of: oracle.Type, compute: Callable[..., Number], bits: int, mode: oracle.Mode) -> int:
+    result = of.encode(compute(of.decode(bits, mode)), mode=mode)
+    assert isinstance(result, int)
+    return result
+
+
+def test_bits_of_the_mode_that_are_not_emulated_are_refused() -> None:
+    source = """KERNEL(32) k(float* x, u32 bits) { float a = x[lane_x()];
+      asm volatile("s_setreg_b32 hwreg(HW_REG_MODE), %1\\n v_add_f32 %0, %0, 1.0"
+                   : "+v"(a) : "s"(bits));
+      x[lane_x()] = a; }"""
+    x = np.full(32, 2.0**-30, np.float32)
+    harness.run(source, x, 0x3F1)
+    assert set(x.tolist()) == {1 + 2.0**-23}
+    with pytest.raises(UnsupportedInstruction, match="DX10_CLAMP and IEEE"):
+        harness.run(source, x, 0x2F0)
+    constant = source.replace("%1\\n", "0x1\\n").replace("s_setreg_b32", "s_setreg_imm32_b32")
+    with pytest.raises(UnsupportedInstruction, match="DX10_CLAMP and IEEE"):
+        harness.run(constant, x, 0)
+
+
+def test_paths_that_disagree_meet() -> None:
+    source = """KERNEL(32) k(float* x, u32 up) { float a = x[lane_x()];
+      asm volatile("s_cmp_eq_u32 %1, 0\\n s_cbranch_scc1 .Lend%=\\n s_round_mode 0x1\\n"
+                   ".Lend%=: v_add_f32 %0, %0, 1.0\\n s_round_mode 0x0"
+                   : "+v"(a) : "s"(up) : "scc");
+      x[lane_x()] = a; }"""
+    for up, want in ((0, 1.0), (1, 1 + 2.0**-23)):
+        x = np.full(32, 2.0**-30, np.float32)
+        harness.run(source, x, up)
+        assert set(x.tolist()) == {want}
+
+
+def test_other_hardware_registers() -> None:
+    source = """KERNEL(32) k(u32* out) { u32 a, b; int n = 40;
+      asm volatile("s_setreg_imm32_b32 hwreg(HW_REG_TRAPSTS), 0\\n"
+                   "s_getreg_b32 %0, hwreg(HW_REG_SHADER_CYCLES, 0, 20)" : "=s"(a));
+      do { asm volatile("s_sub_i32 %0, %0, 1" : "+s"(n) : : "scc"); } while (n);
+      asm volatile("s_getreg_b32 %0, hwreg(HW_REG_SHADER_CYCLES, 0, 20)" : "=s"(b));
+      out[lane_x()] = b - a; }"""
+    out = np.zeros(32, np.uint32)
+    harness.run(source, out)
+    assert set(out.tolist()) == {int(out[0])} and out[0] >= 40

@@ -6,7 +6,7 @@ entry:
   call void @llvm.memset.p0.i64(ptr %state, i8 -3, i64 512, i1 false)
   %rest = getelementptr %State, ptr %state, i32 0, i32 1
   %clock.size = ptrtoint ptr getelementptr (%Clock, ptr null, i32 1) to i64
-  %rest.size = add i64 %clock.size, 24
+  %rest.size = add i64 %clock.size, 32
   call void @llvm.memset.p0.i64(ptr %rest, i8 0, i64 %rest.size, i1 false)
   %pending.p = getelementptr %State, ptr %state, i32 0, i32 5, i32 3
   store i64 -1, ptr %pending.p
@@ -18,7 +18,7 @@ entry:
   %steps = load i64, ptr %steps.from
   %steps.p = getelementptr %State, ptr %state, i32 0, i32 3
   store i64 %steps, ptr %steps.p
-  %vgprs = getelementptr %State, ptr %state, i32 0, i32 7
+  %vgprs = getelementptr %State, ptr %state, i32 0, i32 9
   %vgpr.bytes.p = getelementptr %Grid, ptr %grid, i32 0, i32 2
   %vgpr.bytes = load i64, ptr %vgpr.bytes.p
   call void @llvm.memset.p0.i64(ptr align 64 %vgprs, i8 -3, i64 %vgpr.bytes, i1 false)
