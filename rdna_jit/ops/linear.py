@@ -1,4 +1,4 @@
-"""Linear layers with quantised weights: `y = x @ W (+ bias)` for few rows of x.
+"""Linear layers with quantised weights: `y = x @ W (+ bias)`.
 
 Activations, scales and results are fp16, sums fp32. Codes are dequantised exactly: q - z is an
 exact integer and the scale is applied in fp32 after the dot, once per group. Two runs give the
@@ -16,7 +16,7 @@ import torch
 
 from rdna_jit.dispatch import Launch, Plan
 from rdna_jit.formats import Int4Weight
-from rdna_jit.ops import _act_order, _dense_int4
+from rdna_jit.ops import _act_order, _dense_int4, _dense_tile
 from rdna_jit.ops._contract import (
     alignment,
     check_no_overlap,
@@ -25,6 +25,7 @@ from rdna_jit.ops._contract import (
     row_stride,
 )
 from rdna_jit.ops._dense_int4 import Choice, Int4Call
+from rdna_jit.ops._dense_tile import TILE_KERNELS, launch_tiles
 from rdna_jit.ops._gemv import dense_gemm_int8, gemv_f16, gemv_i8
 from rdna_jit.ops._op import public_op
 from rdna_jit.spec import KernelSpec
@@ -62,9 +63,9 @@ def gptq_gemm(
     of rows that gptq_shuffle took. Its content is looked at once per tensor. Act-order weights in
     checkpoint order run in a slower kernel: pack them once with formats.pack_gptq.
 
-    `qweight` may be a formats.Int4Weight, which brings all of this along. Any M is served; above
-    16 rows the weights are read once per chunk of rows. Rows of a batch may differ in the last bit
-    from the same row alone. Raises ContractError naming the tensor.
+    `qweight` may be a formats.Int4Weight, which brings all of this along. Any M is served, more
+    than 16 rows by the tiled kernel. Rows of a batch may differ in the last bit from the same row
+    alone. Raises ContractError naming the tensor.
     """
     if g_idx is None and not isinstance(qweight, Int4Weight):  # the shortest way
         return _gptq_gemm(  # type: ignore[call-arg]
@@ -151,8 +152,7 @@ def _plan_gptq(
         )
     if g_idx is not None and not shuffled:
         return _plan(op, _act_order.ACT_ORDER, _act_order.choose, call)
-    call = replace(call, has_perm=g_idx is not None)
-    return _plan(op, _dense_int4.DECODE, _dense_int4.choose, call)
+    return _plan_any_rows(op, replace(call, has_perm=g_idx is not None))
 
 
 def _plan_gemv(
@@ -180,7 +180,7 @@ def _plan_gemv(
         check_tensor(op, "zeros", zeros, torch.uint8, (groups, N), x.device)
         z_stride, z_align = row_stride(zeros), alignment(zeros, 16)
         call = replace(call, zeros="bytes", z_stride=z_stride, z_align=z_align)
-    return _plan(op, _dense_int4.DECODE, _dense_int4.choose, call)
+    return _plan_any_rows(op, call)
 
 
 def _check_operands(
@@ -248,6 +248,17 @@ def _describe(
     return call
 
 
+def _plan_any_rows(op: str, call: Int4Call) -> Plan:
+    """The decode kernel for few rows of x, the tile where it takes fewer instructions."""
+    if call.M <= _dense_int4.MOST_ROWS or not call.N:
+        return _plan(op, _dense_int4.DECODE, _dense_int4.choose, call)
+    tile, candidates = _dense_tile.beats_decode(call)
+    if tile:
+        return _dense_tile.plan_int4(op, call, candidates)
+    plan = _plan(op, _dense_int4.DECODE, _dense_int4.choose, call)
+    return replace(plan, candidates=(*candidates, *plan.candidates))
+
+
 def _plan(op: str, spec: KernelSpec, choose: Callable[[Int4Call], Choice], call: Int4Call) -> Plan:
     shape = {"M": call.M, "N": call.N, "K": call.K, "G": call.group}
     size = (call.M, call.N)
@@ -298,8 +309,12 @@ def _gptq_gemm(
         check_no_overlap("gptq_gemm", out, {**inputs, "g_idx": g_idx})
     if g_idx is not None and shuffled:
         g_idx = _act_order.row_order(g_idx, scales.shape[0])
+    operands = x, qweight, qzeros, scales, g_idx
+    if plan.kernel in TILE_KERNELS:
+        launch_tiles(plan, operands, bias, out)
+        return out
     for launch in plan.launches:
-        launch(x, qweight, qzeros, scales, g_idx, bias, out, plan.extra[0])
+        launch(*operands, bias, out, plan.extra[0])
     return out
 
 
@@ -327,16 +342,19 @@ def w4a16_gemv(
 ) -> Tensor:
     """`y[m, n] = fp16(sum_k x[m, k] * (q[k, n] - z[g, n]) * scales[g, n] + bias[n])`.
 
-    As gptq_gemm, for words in natural order with one byte per zero: x fp16 `[M, K]` (meant for M
-    up to 32), qweight int32 `[K/8, N]`, scales fp16 `[K/G, N]`, zeros uint8 `[K/G, N]` or None (all
-    8), bias fp16 `[N]`. `group_size` is a multiple of 32 that divides K, or K (also as -1). Every
-    N is served.
+    As gptq_gemm, for words in natural order with one byte per zero: x fp16 `[M, K]`, qweight int32
+    `[K/8, N]`, scales fp16 `[K/G, N]`, zeros uint8 `[K/G, N]` or None (all 8), bias fp16 `[N]`.
+    `group_size` is a multiple of 32 that divides K, or K (also as -1). Every N is served.
     """
     if out is None:
         out = x.new_empty(plan.extra)
     else:
         inputs = {"x": x, "qweight": qweight, "zeros": zeros, "scales": scales, "bias": bias}
         check_no_overlap("w4a16_gemv", out, inputs)
+    operands = x, qweight, zeros, scales, None
+    if plan.kernel in TILE_KERNELS:
+        launch_tiles(plan, operands, bias, out)
+        return out
     for launch in plan.launches:
-        launch(x, qweight, zeros, scales, None, bias, out, plan.extra[0])
+        launch(*operands, bias, out, plan.extra[0])
     return out

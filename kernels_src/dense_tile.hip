@@ -1,0 +1,70 @@
+// Specialisation block: every value that the text below depends on.
+constexpr int N = ${N};                    // output columns
+constexpr int K = ${K};                    // reduction length
+constexpr int GROUP = ${GROUP};            // codes along K that share a scale and a zero
+constexpr int ROWS = ${ROWS};              // rows of x per workgroup
+constexpr int SLICE = ${SLICE};            // steps of 32 K per workgroup; fewer than all: partial sums
+constexpr bool SHUFFLED = ${SHUFFLED};     // order of the codes in a word: see common/int4.hip
+constexpr int ZEROS = ${ZEROS};            // 0: all 8; 1: packed int32 [K/G, N/8]; 2: bytes [K/G, N]
+constexpr int ZERO_OFFSET = ${ZERO_OFFSET};  // added to packed zeros
+constexpr bool HAS_PERM = ${HAS_PERM};     // row k of the weights belongs to x[:, perm[k]]
+constexpr bool HAS_BIAS = ${HAS_BIAS};
+constexpr unsigned long long X_STRIDE = ${X_STRIDE};  // row strides, in elements
+constexpr unsigned long long W_STRIDE = ${W_STRIDE};
+constexpr unsigned long long Z_STRIDE = ${Z_STRIDE};
+constexpr unsigned long long S_STRIDE = ${S_STRIDE};
+constexpr unsigned long long OUT_STRIDE = ${OUT_STRIDE};  // of fp16 rows, or of partial sums
+constexpr int X_ALIGN = ${X_ALIGN};        // what rows of the tensor start on a multiple of, bytes
+constexpr int S_ALIGN = ${S_ALIGN};
+constexpr int OUT_ALIGN = ${OUT_ALIGN};
+
+// y[m, n] = fp16(sum_g scale[g, n] * sum_{k in g} x[m, perm[k]] * (q[k, n] - z[g, n]) + bias[n])
+//
+// for many rows of x: q int4 in words [K/8, N], on the tile engine (common/tile.hip). Where the grid
+// splits K, `out` is fp32 [splits, M, N rounded up to 4], and split_combine.hip adds it up.
+#include "common/types.hip"
+#include "common/wave.hip"
+#include "common/memory.hip"
+#include "common/tile.hip"
+#include "common/tile_x.hip"
+#include "common/tile_int4.hip"
+#include "common/tile_store.hip"
+
+constexpr u32 STEPS = ceil_div(K, TILE_K);
+constexpr bool SPLIT = SLICE < STEPS;
+
+using Weights = TileInt4<ROWS, N, K, GROUP, SHUFFLED, ZEROS, ZERO_OFFSET, W_STRIDE, Z_STRIDE, S_STRIDE,
+                         S_ALIGN>;
+
+template <class X>
+DEVICE void run(TileImage<ROWS>& image, Weights& weights, X x, u32 rows, TileSums& sums) {
+  const u32 step = SPLIT ? block_z() * SLICE : 0;
+  const u32 end = step + SLICE < STEPS ? step + SLICE : STEPS;
+  tile_multiply(image, weights, x, rows, step, end, sums);
+}
+
+KERNEL __launch_bounds__(ROWS * 4) void dense_tile(
+    const f16* __restrict x, const u32* __restrict qweight, const void* __restrict zeros,
+    const f16* __restrict scales, const i32* __restrict perm, const f16* __restrict bias,
+    void* __restrict out, i32 m) {
+  __shared__ TileImage<ROWS> image;
+  const u32 first_row = block_x() * ROWS, first_column = block_y() * TILE_COLUMNS;
+  const u32 rows = m - first_row;
+  const u32 thread_row = thread_x() / 4 < rows ? thread_x() / 4 : rows - 1;
+  x += first_row * X_STRIDE;
+  Weights weights(qweight, zeros, scales, first_column);
+  TileSums sums;
+  if constexpr (HAS_PERM) {
+    run(image, weights, TileRowsOrdered<K, X_STRIDE>(x, thread_row, perm), rows, sums);
+  } else {
+    run(image, weights, TileRows<K, X_STRIDE, X_ALIGN>(x, thread_row), rows, sums);
+  }
+  const u32 column = first_column + lane_id() * LANE_COLUMNS;
+  if constexpr (SPLIT) {
+    float* to = (float*)out + ((u64)block_z() * m + first_row) * OUT_STRIDE;
+    tile_store_sums<N, OUT_STRIDE>(sums, to, rows, column);
+  } else {
+    f16* to = (f16*)out + first_row * OUT_STRIDE;
+    tile_store_half<N, OUT_STRIDE, OUT_ALIGN, HAS_BIAS>(sums, bias, to, rows, column);
+  }
+}

@@ -1,0 +1,257 @@
+"""The tiled kernels for many rows of x: which one serves a call, how the grid splits K, and why.
+
+Pure functions of sizes, strides and alignments. An op plans a call above its decode limit with
+`plan_int4(op, Int4Call)` or `plan_rows(op, RowsCall)`, which return a finished Plan (`Plan.extra`
+is the result's shape (M, N)), and runs it with
+
+    launch_tiles(plan, operands, bias, out)
+
+where `operands` are the kernel's leading parameters: (x, qweight, zeros, scales, perm) of int4
+words, (x, x_scale, w, w_scale) of row formats, None for what the call does not have. A plan is a
+tile plan when `plan.kernel in TILE_KERNELS`. Where the grid splits K, launch_tiles allocates the
+fp32 partial sums beside `out`, and a second launch adds them up in a fixed order.
+
+A row of x in a batch may differ in the last bit from the same row alone: the split of K depends on
+M. Two runs give the same bits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from rdna_jit.dispatch import Candidate, Launch, Plan
+from rdna_jit.ops._dense_int4 import TILE_COST, Int4Call
+from rdna_jit.ops._dense_int4 import row_tile as decode_tile
+from rdna_jit.spec import KernelSpec, Parameter
+from rdna_jit.template import Value
+
+STEP = 32  # of K
+COLUMNS = 128  # per workgroup
+ROW_TILES = (16, 32, 64)
+_MOST_STRIDE = 1 << 40
+_ROWS = {
+    "N": range(1, 1 << 30),
+    "K": range(8, 1 << 30, 8),
+    "ROWS": ROW_TILES,
+    "SLICE": range(1, 1 << 25),
+    "HAS_BIAS": (False, True),
+    "X_STRIDE": range(_MOST_STRIDE),
+    "W_STRIDE": range(_MOST_STRIDE),
+    "S_STRIDE": range(_MOST_STRIDE),
+    "OUT_STRIDE": range(_MOST_STRIDE),
+    "X_ALIGN": (2, 4, 8, 16),
+    "OUT_ALIGN": (2, 4, 8),
+}
+
+INT4_TILE = KernelSpec(
+    name="dense_tile",
+    file="dense_tile.hip",
+    entry="dense_tile",
+    parameters=(
+        Parameter("x", "const f16*", align=2),
+        Parameter("qweight", "const u32*", align=4),
+        Parameter("zeros", "const void*"),
+        Parameter("scales", "const f16*", align=2),
+        Parameter("perm", "const i32*", align=4),
+        Parameter("bias", "const f16*", align=2),
+        Parameter("out", "void*", "out", align=2),
+        Parameter("m", "i32", "size"),
+    ),
+    template={
+        **_ROWS,
+        "GROUP": range(8, 1 << 30, 8),
+        "SHUFFLED": (False, True),
+        "ZEROS": (0, 1, 2),
+        "ZERO_OFFSET": (0, 1),
+        "HAS_PERM": (False, True),
+        "Z_STRIDE": range(_MOST_STRIDE),
+        "S_ALIGN": (2, 4, 8),
+    },
+    block=lambda values: int(values["ROWS"]) * 4,
+)
+
+COMBINE = KernelSpec(
+    name="split_combine",
+    file="split_combine.hip",
+    entry="split_combine",
+    parameters=(
+        Parameter("parts", "const float*", align=16),
+        Parameter("bias", "const f16*", align=2),
+        Parameter("out", "f16*", "out", align=2),
+        Parameter("m", "i32", "size"),
+    ),
+    template={
+        "N": range(1, 1 << 30),
+        "SPLITS": range(2, 65),
+        "HAS_BIAS": (False, True),
+        "STRIDE": range(4, 1 << 30, 4),
+        "OUT_STRIDE": range(_MOST_STRIDE),
+        "OUT_ALIGN": (2, 4, 8),
+    },
+    block=256,
+)
+
+TILE_KERNELS = frozenset({INT4_TILE.name})
+
+
+@dataclass(frozen=True)
+class Split:
+    """How a grid of tiles shares K: steps of 32 per workgroup, workgroups along K."""
+
+    slice: int
+    splits: int
+
+
+def row_tile(M: int) -> int:
+    """Rows of x per workgroup. Waves without rows only decode, so a tile need not be full."""
+    return next((rows for rows in ROW_TILES if rows >= M), ROW_TILES[-1])
+
+
+def tile_cost(M: int, K: int, group: int) -> float:
+    """Vector instructions per weight for M rows: dots and scales for each eight rows begun, and
+    about 2 to decode a weight and write it to LDS, once per tile."""
+    scales = 1 / group if group < K else 0.0
+    return -(-M // 8) * 8 * (0.5 + scales) + 2 * -(-M // row_tile(M))
+
+
+# The largest chip, and what a workgroup needs per row and step of 32 K: clocks of a processor's
+# four vector units, and of one of its two LDS.
+_PROCESSORS = 36
+_VECTOR_CLOCKS = 20.5
+_LDS_CLOCKS = 25.0
+_EDGE_STEPS = 2  # what the begin and end of a slice take
+_BYTES_PER_CLOCK = 230  # of memory
+_LAUNCH_CLOCKS = 6200
+_MOST_SPLITS = 64
+
+
+def split_of(M: int, N: int, K: int, group_steps: int, rows: int) -> Split:
+    """The split of K that ends first: more workgroups balance the processors, and more partial sums
+    have to be written and read again. `group_steps`: steps under one scale, 0 for any."""
+    tiles, steps = -(-M // rows) * -(-N // COLUMNS), -(-K // STEP)
+    unit = min(group_steps, 4) or 1
+    units = -(-steps // unit)
+
+    def clocks(splits: int) -> float:
+        turns = -(-tiles * splits // _PROCESSORS)
+        work = max(turns * _VECTOR_CLOCKS, -(-turns // 2) * _LDS_CLOCKS) * rows
+        time = work * (-(-units // splits) * unit + _EDGE_STEPS)
+        if splits > 1:
+            time += M * N * (4 * splits + 2) / _BYTES_PER_CLOCK + _LAUNCH_CLOCKS
+        return time
+
+    best = min(range(1, min(units, _MOST_SPLITS) + 1), key=clocks)
+    length = -(-units // best) * unit
+    return Split(length, -(-steps // length))
+
+
+def choose_int4(call: Int4Call) -> tuple[dict[str, Value], Split]:
+    """Template values of the int4 tile for a call with M >= 1 and N >= 1."""
+    rows = row_tile(call.M)
+    group_steps = 0 if call.group == call.K else call.group // STEP
+    split = split_of(call.M, call.N, call.K, group_steps, rows)
+    values: dict[str, Value] = {
+        "N": call.N,
+        "K": call.K,
+        "GROUP": call.group,
+        "ROWS": rows,
+        "SLICE": split.slice,
+        "SHUFFLED": call.shuffled,
+        "ZEROS": ("none", "packed", "bytes").index(call.zeros),
+        "ZERO_OFFSET": call.zero_offset if call.zeros == "packed" else 0,
+        "HAS_PERM": call.has_perm,
+        "X_STRIDE": call.x_stride if call.M > 1 else call.K,
+        "W_STRIDE": call.w_stride,
+        "Z_STRIDE": call.z_stride if call.zeros != "none" else 0,
+        "S_STRIDE": call.s_stride,
+        "X_ALIGN": call.x_align,
+        "S_ALIGN": min(call.s_align, 8),
+        **_output_values(call.N, call.has_bias, call.out_stride, call.out_align, split),
+    }
+    return values, split
+
+
+def refuses_int4(call: Int4Call) -> str:
+    """Why the int4 tile cannot serve the call; empty when it can."""
+    if call.x_stride >= 1 << 25 or call.w_stride >= 1 << 28:
+        return "rows are too far apart for 32-bit offsets"
+    return ""
+
+
+def beats_decode(call: Int4Call) -> tuple[bool, tuple[Candidate, ...]]:
+    """Whether the tile takes fewer instructions than chunks of the decode kernel; both costs."""
+    chunk, _ = decode_tile(call.M)
+    chunks = -(-call.M // chunk)
+    decode, tile = chunks * TILE_COST[chunk], tile_cost(call.M, call.K, call.group)
+    refusal = refuses_int4(call)
+    taken = not refusal and tile < decode
+    of = f"vector instructions per weight for {call.M} rows"
+    reason = f"{decode:.4g} {of}, as {chunks} chunks of {chunk}"
+    tiles = f"{tile:.4g} {of}, in tiles of {row_tile(call.M)} x {COLUMNS}"
+    return taken, (
+        Candidate("w4a16_decode", not taken, reason),
+        Candidate(INT4_TILE.name, taken, refusal or tiles),
+    )
+
+
+def plan_int4(op: str, call: Int4Call, candidates: tuple[Candidate, ...] = ()) -> Plan:
+    """The plan of an int4 call that refuses_int4 accepts."""
+    values, split = choose_int4(call)
+    shape = {"M": call.M, "N": call.N, "K": call.K, "G": call.group}
+    return _plan(op, INT4_TILE, values, split, shape, call, candidates)
+
+
+def launch_tiles(
+    plan: Plan, operands: tuple[object, ...], bias: torch.Tensor | None, out: torch.Tensor
+) -> None:
+    """Run a plan of plan_int4 or plan_rows."""
+    tile, M = plan.launches[0], out.shape[0]
+    if len(plan.launches) == 1:
+        tile(*operands, bias, out, M)
+        return
+    splits, stride = tile.grid[2], int(plan.values["OUT_STRIDE"])  # type: ignore[index]
+    parts = out.new_empty((splits, M, stride), dtype=torch.float32)
+    tile(*operands, None, parts, M)
+    plan.launches[1](parts, bias, out, M)
+
+
+def _output_values(
+    N: int, has_bias: bool, stride: int, align: int, split: Split
+) -> dict[str, Value]:
+    """Template values for what a tile stores: fp16 rows, or partial sums."""
+    if split.splits > 1:
+        return {"HAS_BIAS": False, "OUT_STRIDE": -(-N // 4) * 4, "OUT_ALIGN": 8}
+    return {"HAS_BIAS": has_bias, "OUT_STRIDE": stride, "OUT_ALIGN": min(align, 8)}
+
+
+def _plan(
+    op: str,
+    spec: KernelSpec,
+    values: dict[str, Value],
+    split: Split,
+    shape: dict[str, int],
+    call: Int4Call,
+    candidates: tuple[Candidate, ...],
+) -> Plan:
+    M, N, rows = call.M, call.N, int(values["ROWS"])
+    grid = (-(-M // rows), -(-N // COLUMNS), split.splits)
+    launches = [Launch(spec.specialise(None, **values), grid, spec.block_of(values))]
+    notes: tuple[str, ...] = ()
+    if split.splits > 1:
+        combine = COMBINE.specialise(
+            None,
+            N=N,
+            SPLITS=split.splits,
+            HAS_BIAS=call.has_bias,
+            STRIDE=values["OUT_STRIDE"],
+            OUT_STRIDE=call.out_stride if M > 1 else N,
+            OUT_ALIGN=min(call.out_align, 8),
+        )
+        launches.append(Launch(combine, (M, -(-N // 1024)), 256))
+        notes = (
+            f"{grid[0] * grid[1]} tiles share K {split.splits} ways, to use all processors; the "
+            f"partial sums take {split.splits * M * int(values['OUT_STRIDE']) * 4 / 1e6:.1f} MB",
+        )
+    return Plan(op, spec.name, values, tuple(launches), candidates, notes, shape, extra=(M, N))
