@@ -16,7 +16,10 @@ COMMANDS = {
     "trace": ("rdna_jit.tools.launch:trace", "registers of a wave at an instruction or a line"),
     "probe": ("rdna_jit.tools.probe", "what only a card can answer, held against the emulator"),
     "check": ("rdna_jit.check", "every op against its float64 reference, at a model's shapes"),
-    "demo": ("rdna_jit.demo.__main__", "int4 kernels on a real sentence encoder and a MoE layer"),
+    "demo": (
+        "rdna_jit.demo.__main__",
+        "quantised kernels on a real sentence encoder and a MoE layer",
+    ),
 }
 
 

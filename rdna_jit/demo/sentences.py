@@ -1,20 +1,20 @@
-"""The encoder's part of the demo: int4 linear layers on real sentences."""
+"""The encoder's part of the demo: quantised linear layers on real sentences."""
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from rdna_jit import formats
 from rdna_jit.demo import minilm
 from rdna_jit.dispatch import dispatch_log
-from rdna_jit.ops import linear
+from rdna_jit.layers import QuantizedLinear
 
 SENTENCES = [
     "A man is eating food.",
@@ -27,7 +27,16 @@ SENTENCES = [
     "A cheetah is running behind its prey.",
 ]
 QUERY = "Someone in a gorilla costume is playing a set of drums."
-GROUP_SIZES = (32, 128)
+# What --format names: how the layers are quantised, by the label of its results.
+FORMATS: dict[str, dict[str, dict[str, Any]]] = {
+    "gptq": {
+        "int4-g32": {"format": "int4", "group_size": 32},
+        "int4-g128": {"format": "int4", "group_size": 128},
+    },
+    "awq": {"awq-g128": {"format": "awq", "group_size": 128}},
+    "int8": {"int8": {"format": "int8"}},
+    "f16": {"f16": {"format": "f16"}},
+}
 # Rounding activations to fp16 is all that separates our layers from torch on the same weights.
 LEAST_COSINE = 0.9999
 
@@ -70,7 +79,7 @@ class Report:
 
     def table(self) -> str:
         """Kernels per layer shape, cosines per format, and the ranking of the sentences."""
-        lines = ["MiniLM-L6, int4 linear layers on our kernels"]
+        lines = ["MiniLM-L6, quantised linear layers on our kernels"]
         for name, result in self.results.items():
             lines.append(f"  {name}")
             for shape, kernels in result.kernels.items():
@@ -89,31 +98,37 @@ class Report:
         return "\n".join(lines)
 
 
-def run(progress: bool = False) -> Report:
-    """Encodes the sentences with each group size; RdnaJitError when the model is missing."""
+def run(formats: Sequence[str] = ("gptq",), progress: bool = False) -> Report:
+    """Encodes the sentences in each format of FORMATS; RdnaJitError when the model is missing."""
     checkpoint = minilm.load()
     tokens = checkpoint.tokenise([QUERY, *SENTENCES])
     fp32 = minilm.Encoder(checkpoint, minilm.torch_linears(checkpoint), torch.float32)(tokens)
     results = {
-        f"int4-g{size}": _quantised(checkpoint, tokens, fp32, size, progress)
-        for size in GROUP_SIZES
+        label: _quantised(checkpoint, tokens, fp32, label, how, progress)
+        for name in formats
+        for label, how in FORMATS[name].items()
     }
     return Report(results, fp32[1:] @ fp32[0])
 
 
 def _quantised(
-    checkpoint: minilm.Checkpoint, tokens: list[Tensor], fp32: Tensor, group_size: int, show: bool
+    checkpoint: minilm.Checkpoint,
+    tokens: list[Tensor],
+    fp32: Tensor,
+    label: str,
+    how: Mapping[str, Any],
+    show: bool,
 ) -> Result:
     start = time.perf_counter()
     layers, dequantised = {}, {}
     names = checkpoint.linear_names()
     kernels: dict[str, Counter] = {}
-    with tqdm(total=len(names), desc=f"int4-g{group_size}", disable=not show) as bar:
+    with tqdm(total=len(names), desc=label, disable=not show) as bar:
         for name in names:
-            weight = formats.quantize_int4(checkpoint.weights[name + ".weight"], group_size)
-            dequantised[name] = weight.dequantize(torch.float32).t()
-            bias = checkpoint.weights[name + ".bias"].half()
-            layers[name] = _layer(weight, bias, kernels, bar)
+            weight, bias = (checkpoint.weights[f"{name}.{part}"] for part in ("weight", "bias"))
+            layer = QuantizedLinear.quantize(weight, bias=bias, **how)
+            dequantised[name] = layer.dequantize(torch.float32)
+            layers[name] = _counted(layer, kernels, bar)
         ours = minilm.Encoder(checkpoint, layers, torch.float16)(tokens)
     torch_layers = minilm.torch_linears(checkpoint, dequantised)
     same_weights = minilm.Encoder(checkpoint, torch_layers, torch.float32)(tokens)
@@ -126,12 +141,10 @@ def _quantised(
     )
 
 
-def _layer(
-    weight: formats.Int4Weight, bias: Tensor, kernels: dict[str, Counter], bar: tqdm
-) -> minilm.Linear:
+def _counted(layer: QuantizedLinear, kernels: dict[str, Counter], bar: tqdm) -> minilm.Linear:
     def forward(x: Tensor) -> Tensor:
-        y = linear.gptq_gemm(x, weight, bias=bias)
-        shape = f"{y.shape[1]}x{x.shape[1]}"
+        y: Tensor = layer(x)
+        shape = f"{layer.out_features}x{layer.in_features}"
         kernels.setdefault(shape, Counter())[dispatch_log()[-1].kernel] += 1
         bar.update()
         return y
