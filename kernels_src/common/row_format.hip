@@ -4,10 +4,11 @@
 #include "common/fp8.hip"
 #include "common/mxfp4.hip"
 
-enum class Format { f16, i8, e4m3, e5m2, mxfp4 };
+enum class Format { f16, i8, e4m3, e5m2, mxfp4, int4 };  // int4: decoded by int4.hip
 
 constexpr int format_bits(Format format) {
-  return format == Format::f16 ? 16 : format == Format::mxfp4 ? 4 : 8;
+  if (format == Format::f16) return 16;
+  return format == Format::mxfp4 || format == Format::int4 ? 4 : 8;
 }
 
 // Words of eight weights.

@@ -1,4 +1,4 @@
-"""Cases of int4 MoE decode: weights, routing, tensors and what they must give."""
+"""Cases of MoE decode: weights of every format, routing, tensors and what they must give."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 import torch
 
-from .moe_oracle import local_expert, moe_reference
+from .moe_oracle import decoded, local_expert, moe_reference
 
 # Exact dequantisation: what is left is the fp16 rounding of the result.
 REL_L2, MAX_NORM = 5e-4, 2e-3
@@ -32,7 +32,8 @@ class Shape:
 
 @dataclass(frozen=True)
 class Case:
-    """One call. `with_map` False: ids are local and E_g is E."""
+    """One call. `with_map` False: ids are local and E_g is E. `scales` is what a scale serves:
+    "group", "channel" (a row), "block" of `block` rows and columns, "tensor"."""
 
     M: int
     shape: Shape = field(default_factory=Shape)
@@ -45,6 +46,14 @@ class Case:
     code_dtype: torch.dtype = torch.uint8
     scale: float = 1.0  # of the weights
     seed: int = 1
+    format: str = "int4"
+    scales: str = "group"
+    block: tuple[int, int] = (64, 32)
+    scale_dtype: torch.dtype | None = None
+    activation: str = "silu"
+    limit: float | None = None
+    alpha: float | None = None
+    scale_bytes: tuple[int, ...] = (117, 118, 119, 120)  # of mxfp4
 
     @cached_property
     def tensors(self) -> dict[str, torch.Tensor]:
@@ -59,8 +68,21 @@ class Case:
     @property
     def arguments(self) -> dict[str, object]:
         """Keyword arguments of moe_int4_decode."""
-        group = self.shape.G
-        return {**self.tensors, "group_size": group}
+        return {**self.tensors, "group_size": self.shape.G}
+
+    @property
+    def call(self) -> dict[str, object]:
+        """Keyword arguments of moe_decode."""
+        grouped = self.format in ("int4", "i8")
+        return {
+            **self.tensors,
+            "format": self.format,
+            "group_size": (self.shape.G if self.scales == "group" else -1) if grouped else None,
+            "block": self.block if self.scales == "block" else None,
+            "activation": self.activation,
+            "swiglu_limit": self.limit,
+            "swiglu_alpha": self.alpha,
+        }
 
     def with_(self, **changes: object) -> Case:
         return replace(self, **changes)
@@ -86,27 +108,67 @@ def poisoned(*shape: int) -> torch.Tensor:
     return torch.full(shape, float("nan"), dtype=torch.float16)
 
 
-def quantised(
-    rng: np.random.Generator,
-    experts: int,
-    rows: int,
-    K: int,
-    G: int,
-    asymmetric: bool,
-    scale: float,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:  # fmt: skip
-    """Packed codes, scales, packed zeros, float64 weights. Every code occurs, scales differ per row
-    and group and have both signs, zero points are 0..15."""
-    codes = rng.integers(0, 16, (experts, rows, K)).astype(np.uint8)
-    scales = rng.uniform(0.002, 0.012, (experts, rows, K // G)) * rng.choice((-1, 1), (rows, 1))
-    scales = (scales * scale).astype(np.float16)
-    zeros = rng.integers(0, 16, scales.shape) if asymmetric else np.full(scales.shape, 8)
-    zeros = zeros.astype(np.uint8)
-    weights = (codes - zeros.repeat(G, 2).astype(np.float64)) * scales.astype(np.float64).repeat(
-        G, 2
-    )
-    packed_zeros = zeros[:, 0::2] | zeros[:, 1::2] << 4
-    return codes[..., 0::2] | codes[..., 1::2] << 4, scales, packed_zeros, weights
+BITS = {"int4": 4, "mxfp4": 4, "f16": 16}
+TYPES = {
+    "i8": torch.int8, "e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2, "f16": torch.float16,
+}  # fmt: skip
+DEFAULT_SCALES = {"int4": torch.float16, "i8": torch.float16, "mxfp4": torch.uint8}
+
+
+@dataclass(frozen=True)
+class Stored:
+    """One weight tensor: as the op takes it, and float64 `[E, rows, K]`."""
+
+    weights: torch.Tensor
+    scale: torch.Tensor | None
+    zeros: torch.Tensor | None
+    dense: np.ndarray
+
+
+def quantised(rng: np.random.Generator, case: Case, rows: int, K: int) -> Stored:
+    """Random weights of the case's format. Every finite code occurs; scales differ per row and
+    group and have both signs; zero points are 0..15."""
+    E, G, format = case.shape.E, case.shape.G, case.format
+    if format == "f16":
+        dense = rng.normal(0, 0.02 * case.scale, (E, rows, K)).astype(np.float16)
+        return Stored(torch.from_numpy(dense), None, None, dense.astype(np.float64))
+    codes = rng.integers(0, 16 if BITS.get(format, 8) == 4 else 256, (E, rows, K)).astype(np.uint8)
+    if format == "e4m3":
+        codes[codes & 127 == 127] = 0x7E
+    elif format == "e5m2":
+        codes[codes & 127 > 123] = 0x7B
+    G, block_rows = {
+        "group": (32 if format == "mxfp4" else G, 1), "channel": (K, 1),
+        "block": case.block[::-1], "tensor": (K, rows),
+    }[case.scales]  # fmt: skip
+    shape = (E, -(-rows // block_rows), -(-K // G))
+    if format == "mxfp4":
+        scales = rng.choice(case.scale_bytes, shape).astype(np.uint8)
+        factors = np.exp2(scales.astype(np.float64) - 127)
+    else:
+        largest = {"int4": 8, "i8": 128, "e4m3": 448, "e5m2": 57344}[format]
+        scales = rng.uniform(0.016, 0.096, shape) / largest * rng.choice((-1, 1), (shape[1], 1))
+        dtype = case.scale_dtype or DEFAULT_SCALES.get(format, torch.float32)
+        scales = (scales * case.scale).astype(np.float16 if dtype == torch.float16 else np.float32)
+        factors = scales.astype(np.float64)
+    factors = factors.repeat(block_rows, 1)[:, :rows].repeat(G, 2)[..., :K]
+    zeros = None
+    values = decoded(codes, format)
+    if case.asymmetric:
+        zeros = rng.integers(0, 16, scales.shape).astype(np.uint8)
+        values = codes - zeros.repeat(G, 2).astype(np.float64)
+        zeros = torch.from_numpy(zeros[:, 0::2] | zeros[:, 1::2] << 4)
+    weights = torch.from_numpy(codes)
+    if BITS.get(format, 8) == 4:
+        weights = (weights[..., 0::2] | weights[..., 1::2] << 4).view(case.code_dtype)
+    else:
+        weights = weights.view(TYPES[format])
+    scale = torch.from_numpy(scales)
+    if case.scales == "channel":
+        scale = scale[..., 0].contiguous()
+    elif case.scales == "tensor":
+        scale = scale[:, 0, 0].contiguous()
+    return Stored(weights, scale, zeros, values * factors)
 
 
 def route(rng: np.random.Generator, case: Case, expert_map: np.ndarray | None) -> np.ndarray:
@@ -140,10 +202,7 @@ def route(rng: np.random.Generator, case: Case, expert_map: np.ndarray | None) -
 
 def _tensors(case: Case) -> tuple[dict[str, torch.Tensor], np.ndarray]:
     s, rng = case.shape, np.random.default_rng(case.seed)
-    w1, w1_scale, w1_zp, dense_1 = quantised(
-        rng, s.E, 2 * s.I, s.H, s.G, case.asymmetric, case.scale
-    )
-    w2, w2_scale, w2_zp, dense_2 = quantised(rng, s.E, s.H, s.I, s.G, case.asymmetric, case.scale)
+    one, two = quantised(rng, case, 2 * s.I, s.H), quantised(rng, case, s.H, s.I)
     x = rng.normal(0, 1, (case.M, s.H)).astype(np.float16)
     expert_map = None
     if case.with_map:
@@ -153,14 +212,15 @@ def _tensors(case: Case) -> tuple[dict[str, torch.Tensor], np.ndarray]:
     weights = torch.from_numpy(rng.uniform(0.02, 0.5, ids.shape)).to(case.weight_dtype)
     residual = rng.normal(0, 1, x.shape).astype(np.float16) if case.with_residual else None
     expected = moe_reference(
-        x, dense_1, dense_2, weights.double().numpy(), ids, expert_map, residual
-    )
+        x, one.dense, two.dense, weights.double().numpy(), ids, expert_map, residual,
+        activation=case.activation, limit=case.limit, alpha=case.alpha,
+    )  # fmt: skip
     tensors = {
         "hidden_states": torch.from_numpy(x),
-        "w1": torch.from_numpy(w1).view(case.code_dtype),
-        "w1_scale": torch.from_numpy(w1_scale),
-        "w2": torch.from_numpy(w2).view(case.code_dtype),
-        "w2_scale": torch.from_numpy(w2_scale),
+        "w1": one.weights,
+        "w1_scale": one.scale,
+        "w2": two.weights,
+        "w2_scale": two.scale,
         "topk_weights": weights,
         "topk_ids": torch.from_numpy(ids).to(case.id_dtype),
     }
@@ -169,5 +229,5 @@ def _tensors(case: Case) -> tuple[dict[str, torch.Tensor], np.ndarray]:
     if residual is not None:
         tensors["residual"] = torch.from_numpy(residual)
     if case.asymmetric:
-        tensors["w1_zp"], tensors["w2_zp"] = torch.from_numpy(w1_zp), torch.from_numpy(w2_zp)
+        tensors["w1_zp"], tensors["w2_zp"] = one.zeros, two.zeros
     return tensors, expected

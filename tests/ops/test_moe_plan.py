@@ -1,4 +1,4 @@
-"""The choice of the int4 MoE kernels: a pure function of sizes, strides and alignments."""
+"""The choice of the MoE kernels: a pure function of sizes, strides and alignments."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import torch
 import rdna_jit
 from rdna_jit import ContractError, config
 from rdna_jit.dispatch import FallbackError
-from rdna_jit.ops import _moe_int4
-from rdna_jit.ops._moe_int4 import ANY, DOWN, GATE_UP, GROUPED, Matrix, MoeCall, choose
+from rdna_jit.ops import _moe_decode
+from rdna_jit.ops._moe_contract import Matrix
+from rdna_jit.ops._moe_decode import ANY, DOWN, GATE_UP, GROUPED, MoeCall, choose
 from rdna_jit.ops.moe import moe_int4_decode
 from rdna_jit.ops.moe_compat import moe_skinny_int4_decode, moe_skinny_int4_decode_v2
 from tests.ops.moe_cases import Case, Shape, errors, poisoned
@@ -29,12 +30,12 @@ LAYERS = [
 def call(M: int, H: int, I: int, G: int, T: int, **changes: object) -> MoeCall:  # noqa: E741
     def matrix(rows: int, K: int) -> Matrix:
         strides = (rows * K // 2, rows * (K // G), 0)
-        return Matrix(G, False, True, 16, 16, strides, (K // 2, K // G, 0))
+        return Matrix(G, 1, 2, False, True, 16, 16, strides, (K // 2, K // G, 0))
 
     made = MoeCall(
-        M=M, T=T, H=H, I=I, E=64, w1=matrix(2 * I, H), w2=matrix(H, I), id_type="int",
-        id_stride=T, weight_type="float", weight_stride=T, has_map=True, has_residual=False,
-        x_align=16, act_align=16, row_strides=(H, H, H),
+        M=M, T=T, H=H, I=I, E=64, format="int4", w1=matrix(2 * I, H), w2=matrix(H, I),
+        id_type="int", id_stride=T, weight_type="float", weight_stride=T, has_map=True,
+        has_residual=False, x_align=16, act_align=16, row_strides=(H, H, H),
     )  # fmt: skip
     return replace(made, **changes)
 
@@ -59,7 +60,7 @@ def test_grouped_kernels_cover_the_layer(layer, M):
 
 @pytest.mark.parametrize("K", [96, 128, 160, 640, 1536, 2048, 2560, 2880, 4096, 7168])
 def test_lanes_leave_few_idle(K):
-    lanes = _moe_int4.tile_lanes(K)
+    lanes = _moe_decode.tile_lanes(K, "int4")
     rounds = -(-K // (32 * lanes))
     assert rounds * lanes * 32 <= 1.06 * K
 
@@ -112,7 +113,7 @@ def test_strict_forbids_the_fallback():
 
 def test_explain_says_which_and_why():
     text = str(rdna_jit.explain(moe_int4_decode, **Case(M=40).arguments))
-    assert "runs moe_int4_grouped[TOKENS=16" in text and "moe_int4_down: grid" in text
+    assert "runs moe_grouped[FORMAT=int4, TOKENS=16" in text and "moe_down: grid" in text
     assert "40 tokens run in 3 chunks of at most 16" in text
 
 

@@ -48,7 +48,7 @@ def test_values(base, M, variant):
     case = base.with_(M=M)
     y = run(case, variant=variant)
     assert_close(y, case)
-    expected = {"v1": "moe_int4_any", "v2": "moe_int4_grouped"}[variant]
+    expected = {"v1": "moe_any", "v2": "moe_grouped"}[variant]
     assert moe_int4_decode.plan(**case.arguments, variant=variant).kernel == expected
     assert torch.equal(y, run(case, variant=variant)), "two runs differ"
 
@@ -167,7 +167,7 @@ def test_layers_of_models(shape, M, routing):
 def test_shapes_that_only_the_plain_kernels_take(shape):
     case = FULL.with_(M=2, shape=Shape(**{**vars(shape), "E_g": 4}))
     plan = moe_int4_decode.plan(**case.arguments)
-    assert plan.kernel == "moe_int4_any" and plan.fallback
+    assert plan.kernel == "moe_any" and plan.fallback
     assert_close(run(case), case)
 
 

@@ -1,4 +1,4 @@
-"""Which int4 MoE decode kernels serve a call, with which template values, and why.
+"""Which MoE decode kernels serve a call, with which template values, and why.
 
 Pure functions of sizes, strides and alignments: no tensor content, no device access.
 """
@@ -9,18 +9,24 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from rdna_jit.dispatch import Candidate, Launch
+from rdna_jit.ops._moe_contract import STORED, Matrix
 from rdna_jit.spec import KernelSpec, Parameter
 from rdna_jit.template import Legal, Value
 
 TOKEN_TILES = (1, 2, 4, 8, 16)
 MOST_TOKENS = max(TOKEN_TILES)  # of one launch pair; more run in chunks
+MOST_SHARED = 2  # tokens up to which the shared expert is fused
 MOST_TOP_K = 32  # of the grouped kernels
 _MOST_TOKENS_ANY = 32768  # grid limit of the plain kernels
-_CHUNK = 32  # codes of one 16-byte load
-_CHUNK_COST = 57  # vector instructions per chunk and row: 36 dequantise, 16 dot, 5 x and scale
+# Weights of one 16-byte load, and vector instructions for them per row: decode, dot, scale, x.
+_CHUNKS = {
+    "int4": (32, 57), "mxfp4": (32, 70), "i8": (16, 31), "e4m3": (16, 43), "e5m2": (16, 19),
+    "f16": (8, 6),
+}  # fmt: skip
 _SIZES = range(1, 1 << 24)
+_LANES = (1, 2, 4, 8, 16, 32)
 
-GROUPED, ANY = "moe_int4_grouped", "moe_int4_any"
+GROUPED, ANY = "moe_grouped", "moe_any"
 
 _ROUTING = (
     Parameter("topk_ids", "const Id*", align=4),
@@ -28,16 +34,16 @@ _ROUTING = (
 )
 _GATE_UP = (
     Parameter("x", "const f16*", align=2),
-    Parameter("w1", "const u8*"),
-    Parameter("scales", "const f16*", align=2),
+    Parameter("w1", "const void*"),
+    Parameter("scales", "const void*"),
     Parameter("zeros", "const u8*"),
     *_ROUTING,
     Parameter("act", "f16*", "scratch", align=2),
 )
 _DOWN = (
     Parameter("act", "const f16*", align=2),
-    Parameter("w2", "const u8*"),
-    Parameter("scales", "const f16*", align=2),
+    Parameter("w2", "const void*"),
+    Parameter("scales", "const void*"),
     Parameter("zeros", "const u8*"),
     *_ROUTING,
     Parameter("topk_weights", "const RouterWeight*", align=2),
@@ -50,12 +56,15 @@ def _sizes(*names: str, ctype: str = "int") -> tuple[Parameter, ...]:
     return tuple(Parameter(name, ctype, "size") for name in names)
 
 
+_EPILOGUE = _sizes("limit", "alpha", ctype="float")
 _STRIDES = (
-    *_sizes("codes_expert", "scales_expert", "zeros_expert", ctype="long long"),
-    *_sizes("codes_row", "scales_row", "zeros_row"),
+    *_sizes("weights_expert", "scales_expert", "zeros_expert", ctype="long long"),
+    *_sizes("weights_row", "scales_row", "zeros_row"),
 )
 _BOOL = (False, True)
+_SCALE_BYTES = (0, 1, 2, 4)
 _SHARED: dict[str, Legal] = {
+    "FORMAT": tuple(STORED),
     "TOP_K": _SIZES,
     "HIDDEN": _SIZES,
     "INTERMEDIATE": _SIZES,
@@ -69,54 +78,93 @@ _WEIGHTS: dict[str, Legal] = {
     "WEIGHT_TYPE": ("float", "_Float16"),
     "WEIGHT_STRIDE": range(1 << 24),
 }
+_ACTIVATION: dict[str, Legal] = {
+    "ACTIVATION": ("silu", "gelu", "gelu_tanh", "swiglu"),
+    "CLAMPED": _BOOL,
+}
 _TILE: dict[str, Legal] = {
     "TOKENS": TOKEN_TILES,
-    "GROUP_SIZE": range(_CHUNK, 1 << 24, _CHUNK),
-    "LANES": (1, 2, 4, 8, 16, 32),
-    "BLOCK": range(1, 17),
+    "GROUP_SIZE": _SIZES,
+    "SCALE_ROWS": _SIZES,
+    "SCALE_BYTES": _SCALE_BYTES,
+    "LANES": _LANES,
+    "BLOCK": range(1, 25),
     "WAVES": (1, 2, 4, 8, 16),
+    "SHARED": range(0, 1 << 24, 16),
+    "SHARED_SCALE_BYTES": (2, 4),
+    "SHARED_LANES": _LANES,
+    "SHARED_BLOCK": range(1, 25),
 }
 GATE_UP = KernelSpec(
-    name="moe_int4_gate_up",
-    file="moe_int4_gate_up.hip",
-    entry="moe_int4_gate_up",
-    parameters=(*_GATE_UP, *_sizes("num_tokens", "num_experts", "num_ids", "x_stride")),
-    template={**_SHARED, **_TILE, "PAIRS": (1, 2, 4)},
+    name="moe_gate_up",
+    file="moe_gate_up.hip",
+    entry="moe_gate_up",
+    parameters=(
+        *_GATE_UP,
+        Parameter("shared_w1", "const void*"),
+        Parameter("shared_scales", "const void*"),
+        Parameter("shared_gate", "const f16*"),
+        Parameter("shared_act", "f16*", "scratch"),
+        *_sizes("num_tokens", "num_experts", "num_ids", "x_stride"),
+        *_EPILOGUE,
+    ),
+    template={
+        **_SHARED,
+        **_TILE,
+        **_ACTIVATION,
+        "PAIRS": (1, 2, 4),
+        "SHARED_PAIRS": (1, 2, 4),
+        "SHARED_GATED": _BOOL,
+    },
     block=lambda values: int(values["WAVES"]) * 32,
 )
 DOWN = KernelSpec(
-    name="moe_int4_down",
-    file="moe_int4_down.hip",
-    entry="moe_int4_down",
+    name="moe_down",
+    file="moe_down.hip",
+    entry="moe_down",
     parameters=(
         *_DOWN,
+        Parameter("shared_act", "const f16*"),
+        Parameter("shared_w2", "const void*"),
+        Parameter("shared_scales", "const void*"),
+        Parameter("shared_out", "f16*", "out"),
         *_sizes("num_tokens", "num_experts", "num_ids", "residual_stride", "out_stride"),
     ),
-    template={**_SHARED, **_WEIGHTS, **_TILE, "ROWS": (1, 2, 4)},
+    template={**_SHARED, **_WEIGHTS, **_TILE, "ROWS": (1, 2, 4), "SHARED_APART": _BOOL},
     block=lambda values: int(values["WAVES"]) * 32,
 )
 _ANY_VALUES: dict[str, Legal] = {
     **_SHARED,
     **_WEIGHTS,
+    **_ACTIVATION,
     "GROUP_1": _SIZES,
     "GROUP_2": _SIZES,
+    "SCALE_ROWS_1": _SIZES,
+    "SCALE_ROWS_2": _SIZES,
+    "SCALE_BYTES_1": _SCALE_BYTES,
+    "SCALE_BYTES_2": _SCALE_BYTES,
     "HAS_ZEROS_2": _BOOL,
-    "BY_WORD": _BOOL,
-    "CODES_ALIGN": (1, 4),
+    "BY_OCTET": _BOOL,
+    "WEIGHTS_ALIGN": (1, 4),
     "VECTOR_ALIGN": (2, 16),
 }
 GATE_UP_ANY = KernelSpec(
-    name="moe_int4_gate_up_any",
-    file="moe_int4_generic.hip",
-    entry="moe_int4_gate_up_any",
-    parameters=(*_GATE_UP, *_sizes("num_experts", "num_ids", "x_stride"), *_STRIDES),
+    name="moe_gate_up_any",
+    file="moe_generic.hip",
+    entry="moe_gate_up_any",
+    parameters=(
+        *_GATE_UP,
+        *_sizes("num_experts", "num_ids", "x_stride"),
+        *_EPILOGUE,
+        *_STRIDES,
+    ),
     template=_ANY_VALUES,
     block=256,
 )
 DOWN_ANY = KernelSpec(
-    name="moe_int4_down_any",
-    file="moe_int4_generic.hip",
-    entry="moe_int4_down_any",
+    name="moe_down_any",
+    file="moe_generic.hip",
+    entry="moe_down_any",
     parameters=(
         *_DOWN,
         *_sizes("num_experts", "num_ids", "residual_stride", "out_stride"),
@@ -127,29 +175,27 @@ DOWN_ANY = KernelSpec(
 )
 
 
-class Matrix(NamedTuple):
-    """Layout of one weight tensor and what belongs to it: strides of experts and rows, in bytes
-    for codes and zeros and in elements for scales; whether experts and rows follow each other;
-    `align` is what codes start on a multiple of, in bytes, rows included."""
+class Shared(NamedTuple):
+    """A shared expert that may be fused: its intermediate size, the bytes of a scale, whether a
+    gate scales it, whether its result goes to a tensor of its own, and why it cannot be fused."""
 
-    group: int
-    has_zeros: bool
-    dense: bool
-    base_align: int
-    align: int
-    expert_strides: tuple[int, int, int]
-    row_strides: tuple[int, int, int]
+    I: int  # noqa: E741
+    scale_bytes: int
+    gated: bool
+    apart: bool
+    reason: str
 
 
 @dataclass(frozen=True)
 class MoeCall:
-    """An int4 MoE decode call: sizes, strides in elements, alignments in bytes."""
+    """A MoE decode call: sizes, strides in elements, alignments in bytes."""
 
     M: int
     T: int
     H: int
     I: int  # noqa: E741
     E: int
+    format: str
     w1: Matrix
     w2: Matrix
     id_type: str
@@ -161,6 +207,9 @@ class MoeCall:
     x_align: int
     act_align: int
     row_strides: tuple[int, int, int]  # of hidden_states, residual, out
+    activation: str = "silu"
+    clamped: bool = False
+    shared: Shared | None = None
 
 
 @dataclass(frozen=True)
@@ -171,6 +220,7 @@ class Choice:
     chunks: tuple[tuple[int, int, Launch, Launch], ...]  # first and last token, gate_up, down
     candidates: tuple[Candidate, ...]
     fallback: str = ""
+    fused: bool = False  # the shared expert, in the pair
 
     @property
     def values(self) -> dict[str, Value]:
@@ -192,17 +242,23 @@ def choose(call: MoeCall, variant: str, disabled: tuple[str, ...] = ()) -> Choic
         asked = "variant='v1' asks for the plain kernels" if variant == "v1" else reason
         candidates = (Candidate(GROUPED, False, asked), Candidate(ANY, True, "takes everything"))
         return Choice(ANY, _any_chunks(call), candidates, reason if variant != "v1" else "")
+    fused = call.shared is not None and not call.shared.reason
     candidates = (Candidate(GROUPED, True, "shapes, strides and alignments fit"),
                   Candidate(ANY, False, "slower"))  # fmt: skip
-    return Choice(GROUPED, _grouped_chunks(call), candidates)
+    return Choice(GROUPED, _grouped_chunks(call), candidates, fused=fused)
 
 
 def ungrouped_reason(call: MoeCall) -> str:
     """Why the grouped kernels cannot serve the call; empty when they can."""
+    chunk = _CHUNKS[call.format][0]
+    sides = ((call.w1, call.H), (call.w2, call.I))
+    cut = any(m.group % chunk and m.group < K for m, K in sides)
+    rows = any(m.scale_rows > 1 and m.scale_rows % 32 for m, _ in sides)
     checks = (
         (call.T > MOST_TOP_K, f"top-k {call.T} is above {MOST_TOP_K}"),
-        (call.H % _CHUNK or call.I % _CHUNK, f"H {call.H} or I {call.I} is no multiple of 32"),
-        (call.w1.group % _CHUNK or call.w2.group % _CHUNK, "the group size is no multiple of 32"),
+        (call.H % 32 or call.I % 32, f"H {call.H} or I {call.I} is no multiple of 32"),
+        (cut, f"the group size is no multiple of {chunk}"),
+        (rows, "a block of scales has no multiple of 32 rows"),
         (not (call.w1.dense and call.w2.dense), "the weights' rows or experts are strided"),
         (call.w1.base_align < 16 or call.w2.base_align < 16, "the weights are not 16-byte aligned"),
         (call.x_align < 16, "rows of hidden_states are not 16-byte aligned"),
@@ -212,62 +268,107 @@ def ungrouped_reason(call: MoeCall) -> str:
     return next((reason for fails, reason in checks if fails), "")
 
 
-def tile_lanes(K: int) -> int:
-    """Lanes that share a row: the most that cost at most 3 % over the fewest instructions per
-    chunk, idle lanes and the reduction over lanes included."""
-    chunks = K // _CHUNK
-
-    def cost(lanes: int) -> float:
-        rounds = -(-chunks // lanes)
-        steps = lanes.bit_length() - 1 + (lanes == 32)
-        return lanes * (rounds * _CHUNK_COST + steps) / chunks
-
-    lanes = (1, 2, 4, 8, 16, 32)
-    best = min(map(cost, lanes))
-    return max(n for n in lanes if cost(n) <= 1.03 * best)
+def _lane_cost(K: int, format: str, lanes: int) -> float:
+    """Vector instructions per chunk and row, idle lanes and the reduction over lanes included."""
+    chunk, cost = _CHUNKS[format]
+    chunks = K // chunk
+    rounds = -(-chunks // lanes)
+    steps = lanes.bit_length() - 1 + (lanes == 32)
+    return lanes * (rounds * cost + steps) / chunks
 
 
-def tile_block(K: int, lanes: int, rows: int, tokens: int) -> int:
+def tile_lanes(K: int, format: str, among: tuple[int, ...] = _LANES) -> int:
+    """Lanes that share a row: the most that cost at most 3 % over the cheapest."""
+    best = min(_lane_cost(K, format, n) for n in among)
+    return max(n for n in among if _lane_cost(K, format, n) <= 1.03 * best)
+
+
+def tile_block(K: int, format: str, lanes: int, rows: int, tokens: int) -> int:
     """Rounds whose loads a wave issues together: for one token up to 24 loads per lane, in even
     blocks; for several one round, whose code is repeated for 1 to 4 tokens."""
     if tokens > 1:
         return 1
-    rounds = -(-K // (_CHUNK * lanes))
+    rounds = -(-K // (_CHUNKS[format][0] * lanes))
     blocks = -(-rounds // (24 // rows))
     return -(-rounds // blocks)
 
 
 def gate_up_values(call: MoeCall, tokens: int) -> dict[str, Value]:
     """Template values of stage 1."""
-    lanes = tile_lanes(call.H)
+    lanes = tile_lanes(call.H, call.format)
     pairs = min(2 if tokens <= 2 else 4, lanes)
-    return {
+    values: dict[str, Value] = {
         **_shared_values(call, tokens, call.w1),
+        **_activation_values(call),
         "LANES": lanes,
         "PAIRS": pairs,
-        "BLOCK": tile_block(call.H, lanes, 2 * pairs, tokens),
+        "BLOCK": tile_block(call.H, call.format, lanes, 2 * pairs, tokens),
         "WAVES": 4,
+        **_NO_SHARED,
+        "SHARED_PAIRS": 1,
+        "SHARED_GATED": False,
     }
+    shared = _fused(call)
+    if shared:
+        lanes = tile_lanes(call.H, "i8", (8, 16, 32))
+        pairs = 2
+        values |= {
+            **_fused_values(shared),
+            "SHARED_LANES": lanes,
+            "SHARED_PAIRS": pairs,
+            "SHARED_BLOCK": tile_block(call.H, "i8", lanes, 2 * pairs, tokens),
+            "SHARED_GATED": shared.gated,
+        }
+    return values
 
 
 def down_values(call: MoeCall, tokens: int) -> dict[str, Value]:
     """Template values of stage 2."""
-    lanes = tile_lanes(call.I)
+    lanes = tile_lanes(call.I, call.format)
     rows = min(lanes, 2 if tokens <= 2 and lanes <= 4 else 4)
-    return {
+    values: dict[str, Value] = {
         **_shared_values(call, tokens, call.w2),
         **_weight_values(call),
         "LANES": lanes,
         "ROWS": rows,
-        "BLOCK": tile_block(call.I, lanes, rows, tokens),
+        "BLOCK": tile_block(call.I, call.format, lanes, rows, tokens),
         "WAVES": 4 if tokens <= 2 else 8,
+        **_NO_SHARED,
+        "SHARED_APART": False,
     }
+    shared = _fused(call)
+    if shared:
+        tile = rows * 32 // lanes
+        fitting = tuple(n for n in _LANES if tile * n % 32 == 0 and tile * n <= 32 * 8)
+        lanes = tile_lanes(shared.I, "i8", fitting)
+        values |= {
+            **_fused_values(shared),
+            "SHARED_LANES": lanes,
+            "SHARED_BLOCK": tile_block(shared.I, "i8", lanes, tile * lanes // 32, tokens),
+            "SHARED_APART": shared.apart,
+        }
+    return values
+
+
+_NO_SHARED: dict[str, Value] = {
+    "SHARED": 0, "SHARED_SCALE_BYTES": 2, "SHARED_LANES": 32, "SHARED_BLOCK": 1,
+}  # fmt: skip
+
+
+def _fused(call: MoeCall) -> Shared | None:
+    return None if call.shared is None or call.shared.reason else call.shared
+
+
+def _fused_values(shared: Shared) -> dict[str, Value]:
+    return {"SHARED": shared.I, "SHARED_SCALE_BYTES": shared.scale_bytes}
 
 
 def _shared_values(call: MoeCall, tokens: int, matrix: Matrix) -> dict[str, Value]:
     return {
         "TOKENS": tokens,
         "GROUP_SIZE": matrix.group,
+        "SCALE_ROWS": matrix.scale_rows,
+        "SCALE_BYTES": matrix.scale_bytes,
         "HAS_ZEROS": matrix.has_zeros,
         **_call_values(call),
     }
@@ -275,6 +376,7 @@ def _shared_values(call: MoeCall, tokens: int, matrix: Matrix) -> dict[str, Valu
 
 def _call_values(call: MoeCall) -> dict[str, Value]:
     return {
+        "FORMAT": call.format,
         "TOP_K": call.T,
         "HIDDEN": call.H,
         "INTERMEDIATE": call.I,
@@ -282,6 +384,10 @@ def _call_values(call: MoeCall) -> dict[str, Value]:
         "ID_TYPE": call.id_type,
         "ID_STRIDE": call.id_stride,
     }
+
+
+def _activation_values(call: MoeCall) -> dict[str, Value]:
+    return {"ACTIVATION": call.activation, "CLAMPED": call.clamped}
 
 
 def _weight_values(call: MoeCall) -> dict[str, Value]:
@@ -308,26 +414,35 @@ def _grouped_pair(call: MoeCall, count: int) -> tuple[Launch, Launch]:
     one, two = gate_up_values(call, tokens), down_values(call, tokens)
     channels = int(one["PAIRS"]) * 32 // int(one["LANES"]) * int(one["WAVES"])
     columns = int(two["ROWS"]) * 32 // int(two["LANES"])
+    width, slices = -(-call.I // channels), count * call.T
+    if one["SHARED"]:
+        shared = int(one["SHARED_PAIRS"]) * 32 // int(one["SHARED_LANES"])
+        waves = int(one["SHARED"]) // shared + 1  # the last for the factors
+        width, slices = max(width, -(-waves // int(one["WAVES"]))), slices + 1
     gate_up, down = GATE_UP.specialise(None, **one), DOWN.specialise(None, **two)
     return (
-        Launch(gate_up, (-(-call.I // channels), count * call.T), GATE_UP.block_of(one)),
+        Launch(gate_up, (width, slices), GATE_UP.block_of(one)),
         Launch(down, (call.H // columns,), DOWN.block_of(two)),
     )
 
 
 def _any_chunks(call: MoeCall) -> tuple[tuple[int, int, Launch, Launch], ...]:
-    by_word = all(size % 8 == 0 for size in (call.H, call.I, call.w1.group, call.w2.group))
+    sides = ((call.w1, call.H), (call.w2, call.I))
+    by_octet = all(K % 8 == 0 and (m.group % 8 == 0 or m.group >= K) for m, K in sides)
     values: dict[str, Value] = {
         **_call_values(call),
         **_weight_values(call),
+        **_activation_values(call),
         "HAS_ZEROS": call.w1.has_zeros,
         "HAS_ZEROS_2": call.w2.has_zeros,
-        "GROUP_1": call.w1.group,
-        "GROUP_2": call.w2.group,
-        "BY_WORD": by_word,
-        "CODES_ALIGN": 4 if min(call.w1.align, call.w2.align) >= 4 and by_word else 1,
-        "VECTOR_ALIGN": 16 if min(call.x_align, call.act_align) >= 16 and by_word else 2,
+        "BY_OCTET": by_octet,
+        "WEIGHTS_ALIGN": 4 if min(call.w1.align, call.w2.align) >= 4 and by_octet else 1,
+        "VECTOR_ALIGN": 16 if min(call.x_align, call.act_align) >= 16 and by_octet else 2,
     }
+    for i, (matrix, _) in enumerate(sides, 1):
+        values[f"GROUP_{i}"] = matrix.group
+        values[f"SCALE_ROWS_{i}"] = matrix.scale_rows
+        values[f"SCALE_BYTES_{i}"] = matrix.scale_bytes
     gate_up, down = GATE_UP_ANY.specialise(None, **values), DOWN_ANY.specialise(None, **values)
     chunks = []
     for first in range(0, call.M, _MOST_TOKENS_ANY):
