@@ -46,6 +46,7 @@ class Place(NamedTuple):
     unsupported: dict[int, str]
     text_at: Callable[[int], str]
     source_at: Callable[[int], str]
+    assertion_at: Callable[[int], str]
 
 
 def to_error(
@@ -61,7 +62,7 @@ def to_error(
         "source_line": place.source_at(pc),
         "workgroup": (x, row % grid[1], row // grid[1]),
         "wave": fault.wave,
-        "lane": fault.lane if fault.lane >= 0 else None,
+        "lane": fault.lane if 0 <= fault.lane < layout.WAVE else None,
     }
     if fault.kind in (layout.UNSUPPORTED, layout.DESCRIPTOR):
         reason = place.unsupported.get(pc, "buffers other than private memory are not emulated")
@@ -82,6 +83,8 @@ def to_error(
         return _memory_fault(fault, place, table, lds, common)
     site = place.sites[fault.where] if fault.kind in (layout.RACE, layout.UNINITIALISED) else None
     kind, message = _PLAIN[fault.kind]
+    if fault.kind == layout.TRAP and (assertion := place.assertion_at(pc)):
+        message = f"assertion failed: {assertion}"
     if site is not None:
         message = message.format(what=_place_name(fault.address, table, lds), nbytes=site.nbytes)
     return kind(message, **common)  # type: ignore[arg-type]
@@ -105,7 +108,7 @@ _PLAIN: dict[int, tuple[type[EmulationError], str]] = {
     ),
     layout.UNINITIALISED: (UninitialisedRead, "{what} is read, but nothing has written it"),
     layout.BRANCH: (EmulationError, "the wave jumped to an address that is not its code"),
-    layout.TRAP: (EmulationError, "the kernel executed a trap (a failed assertion)"),
+    layout.TRAP: (EmulationError, "the kernel executed a trap"),
 }
 
 

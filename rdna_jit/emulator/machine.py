@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _WAVE32 = 1 << 10
 _PAGE = 4096
+_ASSERTIONS = ".rdna_jit.assert"  # "file:line", a tab and the condition, each ended by a zero byte
 
 
 class LaunchStats(NamedTuple):
@@ -188,6 +189,15 @@ class Program:
         place = self.code_object.source_lines.get(pc)
         return "" if place is None else str(place)
 
+    def assertion_at(self, pc: int) -> str:
+        """The conditions that kernels_src/common/assert.hip asserts in the source line of `pc`."""
+        from rdna_jit.elf import Elf
+
+        texts = Elf(self.code_object.data).content(_ASSERTIONS).split(b"\0")
+        rows = (text.decode(errors="replace").partition("\t") for text in texts)
+        here = self.source_at(pc)
+        return " or ".join(dict.fromkeys(what for where, _, what in rows if where == here))
+
     def place(self, launch: Launch) -> Place:
         executable = launch.executable
         return Place(
@@ -197,6 +207,7 @@ class Program:
             executable.unsupported,
             self.text_at,
             self.source_at,
+            self.assertion_at,
         )
 
 

@@ -103,7 +103,8 @@ def _nothing(c: Wave, i: Decoded) -> None:
 
 @op("s_trap")
 def _trap(c: Wave, i: Decoded) -> None:
-    c.fault(layout.TRAP, i.address)
+    # Only the lanes that mean it are active.
+    c.fault(layout.TRAP, i.address, c.count_zeros("cttz", c.exec_bits()))
     c.label(c.new_label("after"))
 
 

@@ -325,10 +325,11 @@ class Wave(Context):
         weights = f", {_BRANCH_WEIGHTS}" if rare else ""
         self.do(f"br {condition!r}, label %{yes}, label %{no}{weights}")
 
-    def fault(self, kind: int, where: int | Value, lane: int = -1) -> None:
+    def fault(self, kind: int, where: int | Value, lane: int | Value = -1) -> None:
         """Stop the wave here. What follows is unreachable until the next label."""
         at = repr(where) if isinstance(where, Value) else f"i64 {where}"
-        arguments = f"ptr %env, i32 {kind}, {at}, i32 {lane}, i64 0"
+        by = repr(lane) if isinstance(lane, Value) else f"i32 {lane}"
+        arguments = f"ptr %env, i32 {kind}, {at}, {by}, i64 0"
         self.do(f"call i32 @fault({arguments})")
         self.go("fault")
 
