@@ -49,6 +49,8 @@ struct RowFormat {
   static constexpr int GROUPS = ceil_div(K, GROUP);
   static constexpr int CHUNK = 128 / format_bits(FORMAT);  // weights of one load
   static constexpr u32 ROW_BYTES = (u32)K * format_bits(FORMAT) / 8;
+  static constexpr u32 SCALE_LINE = GROUPS * SCALE_BYTES;  // bytes from a line of scales to the next
+  static constexpr bool NAN_CODES = false;                 // e4m3's NaN comes out as +-480
   static_assert(!HAS_ZEROS || (FORMAT == Format::int4 && SCALE_ROWS == 1), "int4 has zeros");
 };
 
