@@ -163,10 +163,12 @@ def _key_text(parameters: list[str], schema: torch._C.FunctionSchema) -> str:
     first = next(name for name in parameters if kinds.get(name) == "Tensor")
     key = ["version()", f"{first}.get_device()"]
     for name in parameters:
-        tensor = _TENSOR_KEY.format(name)
-        if kinds.get(name) == "Tensor":
+        tensor, kind = _TENSOR_KEY.format(name), kinds.get(name, "Optional[Tensor]")  # else `out`
+        if kind == "Tensor":
             key.append(tensor)
-        elif "Tensor" in kinds.get(name, "Tensor"):  # optional, or `out`
+        elif "List[" in kind:  # torch makes lists of tuples, and a list is no key
+            key.append(f"None if {name} is None else (*{name}, *map(type, {name}))")
+        elif "Tensor" in kind:
             key.append(f"None if {name} is None else ({tensor})")
         else:
             # 32, 32.0 and True are equal keys, and not all of them are legal.

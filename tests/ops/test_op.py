@@ -141,6 +141,30 @@ def test_equal_numbers_of_another_type_are_planned_apart():
     assert len(planned) == 3  # so that a plan can refuse one of them
 
 
+def test_lists_are_planned_once():
+    sizes = []
+
+    def plan(x, block=None):
+        sizes.append(block)
+        return Plan(op="test_blocks", kernel="none")
+
+    @public_op(
+        "test_blocks(Tensor x, int[]? block=None) -> Tensor",
+        plan=plan,
+        fake=lambda x, block=None: torch.empty_like(x),
+    )
+    def blocks(plan, x, block=None):
+        return x.clone()
+
+    for block in ((2, 4), [2, 4]):
+        blocks(X, block)
+        torch.ops.rdna_jit.test_blocks(X, block)
+    assert sizes == [(2, 4)]
+    for block in ((2, 5), (2, 4.0), None, (), 2):
+        blocks(X, block)
+    assert sizes[1:] == [(2, 5), (2, 4.0), None, (), 2]
+
+
 def test_contract_errors_are_raised_at_every_call():
     for _ in range(2):
         with pytest.raises(rdna_jit.ContractError, match="expected float32"):
