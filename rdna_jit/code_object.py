@@ -100,6 +100,14 @@ class KernelInfo(NamedTuple):
         return f"{self.name}({', '.join(parts)})"
 
 
+# EF_AMDGPU_MACH: what the low byte of the ELF flags names.
+_MACHINES = {
+    0x33: "gfx1010", 0x34: "gfx1011", 0x35: "gfx1012", 0x42: "gfx1013", 0x36: "gfx1030",
+    0x37: "gfx1031", 0x38: "gfx1032", 0x39: "gfx1033", 0x3E: "gfx1034", 0x3D: "gfx1035",
+    0x45: "gfx1036",
+}  # fmt: skip
+
+
 class CodeObject:
     """A gfx10 code object of version 3 to 6. ContractError when `data` is something else.
 
@@ -112,8 +120,7 @@ class CodeObject:
         try:
             self._elf = Elf(self.data)
             self._metadata = self._read_metadata()
-            target = str(self._metadata["amdhsa.target"])
-            self.arch = target.rsplit("-", 1)[-1].split(":")[0]
+            self.arch = self._read_arch()
             # ABI byte 1 in the ELF header is code object version 3.
             self.version = self._elf.abi_version + 2
             self.segments: tuple[Segment, ...] = tuple(
@@ -158,6 +165,14 @@ class CodeObject:
                 ]
                 return stored.ljust(count, b"\0")
         raise ContractError(f"the code object has no {count} bytes at {va:#x}", name="va", got=va)
+
+    def _read_arch(self) -> str:
+        """From the metadata; version 3 has the target in the ELF header's flags only."""
+        target = self._metadata.get("amdhsa.target")
+        if target is None:
+            (flags,) = struct.unpack_from("<I", self.data, 48)
+            return _MACHINES[flags & 0xFF]
+        return str(target).rsplit("-", 1)[-1].split(":")[0]
 
     def _read_metadata(self) -> dict[str, Any]:
         if self._elf.machine != EM_AMDGPU:

@@ -22,7 +22,7 @@ from rdna_jit.emulator.options import Options
 from rdna_jit.emulator.tables import Site
 from rdna_jit.emulator.wave import HELPERS, Wave, attributes
 
-_OUT_OF_LINE = re.compile(r"(v_|ds_|global_|flat_|s_load_|buffer_(load|store))")
+_OUT_OF_LINE = re.compile(r"(v_|ds_|global_|flat_|scratch_|s_load_|buffer_(load|store))")
 # Their offset is no address.
 _LANE_MOVES = ("ds_swizzle_b32", "ds_bpermute_b32", "ds_permute_b32")
 _REGISTER_SLOT = re.compile(r"%(v\d+|s\d+|scc|exec)$")

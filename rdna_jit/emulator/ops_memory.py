@@ -338,15 +338,18 @@ def scalar_pointer(c: Wave, i: Decoded, address: Value, nbytes: int) -> Value:
     return c.emit(PTR, f"inttoptr {address!r} to ptr")
 
 
-# Private memory through a buffer descriptor: dwords of the 32 lanes lie next to each other.
-@op(
-    *(f"buffer_{way}_{kind}" for way in ("load", "store") for kind in _DWORDS),
-    *(f"buffer_load_{kind}" for kind in _LOADS),
-    *(f"buffer_load_{kind}{half}" for kind in _D16_LOADS for half in ("", "_hi")),
-    *(f"buffer_store_{kind}{half}" for kind in ("byte", "short") for half in ("", "_d16_hi")),
-    modifiers=("offset", "offen", *_CACHE_BITS),
-)  # fmt: skip
-def _private(c: Wave, i: Decoded) -> None:
+# Private memory: dwords of the 32 lanes lie next to each other. It is reached through a buffer
+# descriptor, or by the flat scratch instructions, whose base is always the wave's own memory.
+_PRIVATE = (
+    *(f"{way}_{kind}" for way in ("load", "store") for kind in _DWORDS),
+    *(f"load_{kind}" for kind in _LOADS),
+    *(f"load_{kind}{half}" for kind in _D16_LOADS for half in ("", "_hi")),
+    *(f"store_{kind}{half}" for kind in ("byte", "short") for half in ("", "_d16_hi")),
+)
+
+
+@op(*(f"buffer_{name}" for name in _PRIVATE), modifiers=("offset", "offen", *_CACHE_BITS))
+def _buffer(c: Wave, i: Decoded) -> None:
     data, address, descriptor, start = i.operands
     mark = c.sgpr(descriptor.index + 3)
     c.fault_if(mark.ne(layout.SCRATCH_MARK), layout.DESCRIPTOR, c.next_site())
@@ -354,7 +357,22 @@ def _private(c: Wave, i: Decoded) -> None:
     high = (c.sgpr(descriptor.index + 1) & 0xFFFF).zext(I64)
     base = (low | (high << 32)) + c.scalar_source(start, I32).zext(I64)
     offset = c.const(I32, 0) if "offen" not in i.modifiers else c.raw(address, I32)
-    offset = offset + narrow(c.address_offset(i))
+    _private(c, i, data, base, offset + narrow(c.address_offset(i)))
+
+
+@op(*(f"scratch_{name}" for name in _PRIVATE), modifiers=("offset", *_CACHE_BITS))
+def _flat_scratch(c: Wave, i: Decoded) -> None:
+    data, *addresses = _operands(i, 1 if "_store_" in i.mnemonic else 0)
+    offset = c.const(I32, 0) + narrow(c.address_offset(i))
+    for part in addresses:
+        if part is not None and part.text != "off":
+            offset = offset + c.raw(part, I32)
+    base = c.load_scalar(I64.scalar, c.env_pointer("private"))
+    _private(c, i, data, base, offset)
+
+
+def _private(c: Wave, i: Decoded, data: Operand, base: Value, offset: Value) -> None:
+    """Load or store at byte `offset` of each lane's private memory."""
     kind = i.mnemonic.split("_", 2)[2].removesuffix("_hi")
     upper = i.mnemonic.endswith("_hi")
     if kind in _DWORDS:

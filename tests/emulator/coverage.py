@@ -24,7 +24,6 @@ REASONS = (
     (r"buffer_(load|store)_format_", "typed buffers (graphics)"),
     (r"buffer_atomic_|s_buffer_load|s_atc_probe", "general buffer descriptors; compilers use "
      "global memory"),
-    (r"scratch_", "flat scratch; gfx10 compilers reach scratch through buffers by default"),
     (r"ds_nop", "no effect on results"),
     (r"ds_(gws|ordered)_|ds_(append|consume)", "global data share and ordered counts"),
     (r"s_(rfe|sethalt|setkill|sendmsg|sendmsghalt|trap|cbranch_cdbg)", "traps, messages, debugger"),

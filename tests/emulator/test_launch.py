@@ -109,3 +109,26 @@ def test_sizes_in_objects_of_a_newer_compiler(version: int, tmp_path: Path) -> N
         (5, 2, 1), (96, 2, 1), struct.pack("<Q", out.ctypes.data), [Buffer(out.ctypes.data, 16)]
     )
     assert list(out) == [96, 2, 480, 4]
+
+
+def test_an_object_of_version_3() -> None:
+    """No compiler at hand makes one. It is a version 4 object with another byte in its header, and
+    with metadata of version 1.0, which name no target."""
+    data = bytearray(harness.compiled("KERNEL(64) k(u32* out) { out[lane_x()] = 7; }").data)
+    assert data[8] == 2
+    data[8] = 1
+    for name, found, wanted in (
+        (b"amdhsa.version", b"\x92\x01\x01", b"\x92\x01\x00"),
+        (b"\xadamdhsa.target", b"", b"\xadamdhsa.taxget"),
+    ):
+        at = data.index(name)
+        if found:
+            at = data.index(found, at)
+        data[at : at + len(wanted)] = wanted
+    co = CodeObject(bytes(data))
+    assert co.version == 3 and co.arch == "gfx1030"
+    out = np.zeros(64, np.uint32)
+    Program(co, "k").launch(
+        (1, 1, 1), (64, 1, 1), struct.pack("<Q", out.ctypes.data), [Buffer(out.ctypes.data, 256)]
+    )
+    assert (out == 7).all()

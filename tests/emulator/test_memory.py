@@ -182,7 +182,13 @@ def test_lds_bounds_are_static_plus_dynamic() -> None:
     assert "byte 128 of the workgroup's LDS (128 bytes)" in str(caught.value)
 
 
-def test_private_arrays_live_in_scratch() -> None:
+FLAT_SCRATCH = ("-Xclang", "-target-feature", "-Xclang", "+enable-flat-scratch")
+
+
+@pytest.mark.parametrize(
+    ("prefix", "options"), [("buffer_", ()), ("scratch_", FLAT_SCRATCH)], ids=["buffer", "flat"]
+)
+def test_private_arrays_live_in_scratch(prefix: str, options: tuple[str, ...]) -> None:
     source = """KERNEL(64) k(const int* in, int* out) {
       int a[40]; int t = lane_x();
       for (int n = 0; n < 40; n++) a[n] = in[n] * (t + 1);
@@ -191,8 +197,8 @@ def test_private_arrays_live_in_scratch() -> None:
     rng = np.random.default_rng(2)
     data = np.concatenate([rng.integers(-99, 99, 40), rng.integers(0, 40, 20)]).astype(np.int32)
     out = np.zeros(64, np.int32)
-    assert any(m.startswith("buffer_") for m in harness.mnemonics(source))
-    harness.run(source, data, out, block=64)
+    assert any(m.startswith(prefix) for m in harness.mnemonics(source, options=options))
+    harness.run(source, data, out, block=64, options=options)
     for t in range(64):
         a = [int(x) * (t + 1) for x in data[:40]]
         s = 0

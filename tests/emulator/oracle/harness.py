@@ -52,6 +52,7 @@ s_mov_b32 s21, {form_stride}
 v_lshlrev_b32_e32 v3, 4, v0
 v_lshl_add_u32 v4, s2, 9, v3
 v_mov_b32_e32 v8, 4
+s_mov_b32 s40, 4
 v_add_co_u32 v6, vcc_lo, s10, v4
 v_add_co_ci_u32_e64 v7, vcc_lo, s11, 0, vcc_lo
 {mode}

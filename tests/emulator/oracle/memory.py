@@ -230,50 +230,65 @@ def _stores(space: Space) -> Iterator[LaneForm]:
         )
 
 
-def _scratch() -> Iterator[LaneForm]:
-    """Buffer instructions with a scratch descriptor: an offset, or a register (of 4) and one."""
-    for address, base, tail in (("off", 0, ""), ("v8", 4, " offen")):
+# Instruction prefix, vector address, what follows it (and the data of flat scratch stores), and the
+# offset that these add: registers hold 4.
+PRIVATE = (
+    ("buffer", "off", "s[36:39], 0", 0),
+    ("buffer", "v8", "s[36:39], 0 offen", 4),
+    ("scratch", "off", "off", 0),
+    ("scratch", "v8", "off", 4),
+    ("scratch", "off", "s40", 4),
+)
 
-        def place(at: int, address: str = address, base: int = base, tail: str = tail) -> str:
-            return f"{address}, s[36:39], 0{tail} offset:{at - base}"
+
+def _scratch() -> Iterator[LaneForm]:
+    """Buffer instructions with a scratch descriptor, and flat scratch."""
+    for stem, address, rest, base in PRIVATE:
+
+        def text(name: str, data: str, at: int, p: tuple = (stem, address, rest, base)) -> str:
+            stem, address, rest, base = p
+            first, second = data, address
+            if stem == "scratch" and "_store_" in name:
+                first, second = address, data
+            return f"{name} {first}, {second}, {rest} offset:{at - base}"
 
         for suffix, width, signed in NARROW[""]:
-            name, at = f"buffer_load_{suffix}", 6 if width == 16 else 7
-            yield form(SCRATCH, name, f"{name} v24, {place(at)}", _load(width, signed, at), B32)
+            name, at = f"{stem}_load_{suffix}", 6 if width == 16 else 7
+            yield form(SCRATCH, name, text(name, "v24", at), _load(width, signed, at), B32)
         for suffix, width, signed in HALVES[""]:
             for high in (False, True):
-                name = f"buffer_load_{suffix}{'_hi' * high}"
+                name = f"{stem}_load_{suffix}{'_hi' * high}"
                 yield form(
                     SCRATCH,
                     name,
-                    f"{name} v24, {place(4)}",
+                    text(name, "v24", 4),
                     _load_half(width, signed, 4, high),
                     B32,
                 )
         for suffix, width in (("byte", 8), ("short", 16)):
             for high in (False, True):
-                name, at = f"buffer_store_{suffix}{'_d16_hi' * high}", 14 if width == 16 else 13
+                name, at = f"{stem}_store_{suffix}{'_d16_hi' * high}", 14 if width == 16 else 13
                 yield form(
-                    SCRATCH, name, f"{name} v10, {place(at)}", _store(width, at, high), B32, "slot"
+                    SCRATCH, name, text(name, "v10", at), _store(width, at, high), B32, "slot"
                 )
         for suffix, width in WHOLE[""]:
             at = 4 if width < 128 else 0
             if at < base:
                 continue
-            name, of = f"buffer_load_{suffix}", Type("b", width)
+            name, of = f"{stem}_load_{suffix}", Type("b", width)
             yield form(
                 SCRATCH,
                 name,
-                f"{name} {registers(24, of)}, {place(at)}",
+                text(name, registers(24, of), at),
                 _load(width, False, at),
                 B32,
                 "both" if width <= 64 else "register",
             )
-            name = f"buffer_store_{suffix}"
+            name = f"{stem}_store_{suffix}"
             yield form(
                 SCRATCH,
                 name,
-                f"{name} {registers(18, of)}, {place(at)}",
+                text(name, registers(18, of), at),
                 _store_old(width, at),
                 B64,
                 "slot",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+import pytest
+
 from rdna_jit.emulator import registry
 from tests.emulator import coverage
 from tests.emulator.oracle import (
@@ -62,5 +64,15 @@ def test_every_row_has_a_form_that_is_tested() -> None:
     assert handled <= seen, sorted(handled - seen)
 
 
-def test_refused_instructions_have_reasons() -> None:
-    assert coverage.unexplained(coverage.survey()) == []
+@pytest.fixture(scope="module")
+def groups() -> list[coverage.Group]:
+    return coverage.survey()
+
+
+def test_refused_instructions_have_reasons(groups: list[coverage.Group]) -> None:
+    assert coverage.unexplained(groups) == []
+
+
+def test_the_page_is_current(groups: list[coverage.Group]) -> None:
+    """It is not: run `python -m tests.emulator.coverage`."""
+    assert coverage.PAGE.read_text() == coverage.page(groups)
