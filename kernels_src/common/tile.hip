@@ -5,35 +5,35 @@
 // A workgroup of ROWS / 8 waves makes ROWS x 128 sums, 32 of K per step. Its threads fetch the next
 // step's x and weights into registers, all waves multiply what LDS holds of this step, then each
 // thread decodes what it has fetched, once for all rows, into the other half of LDS. LDS holds fp16
-// pairs, for each row of x and each column 32 of K in a line of 20 words: neighbouring lines start 20
-// banks apart, so 16-byte accesses by 8 lanes meet no bank twice. Wave i owns rows 8i..8i+7, a lane
-// four columns, so it has 8 x 4 sums. One chain of dots per sum runs through a group; the group's
-// scales are applied in fp32 at its end. Nothing but loads of LDS and dots is in the inner loop.
+// pairs: for each row of x and each column 32 of K in a line of 20 words, so that neighbouring lines
+// start 20 banks apart and 16-byte accesses by 8 lanes meet no bank twice. Wave i owns rows 8i..8i+7
+// and a lane four columns, which makes 8 x 4 sums. One chain of dots per sum runs through a group;
+// the group's scales are applied in fp32 at its end. The inner loop is loads of LDS and dots.
 //
-// Columns live in slots: plane n of 0..3, lane of 0..31. Which column of the matrix a slot is, only
-// the weights and the store know, so a kernel may choose (store_columns below: lane l has columns
-// 4l..4l+3, and its sums, scales and bias are neighbours in memory).
+// Columns live in slots: plane n of 0..3, lane of 0..31; sums[m][n] of a lane is its slot of plane
+// n. Only the weights and the store know which column of the matrix a slot is. Four neighbours per
+// lane make wide stores (common/tile_store.hip); two gates and their two ups make an activation.
 //
-// Weights: a class with the format and the addresses of one workgroup.
+// Weights: a class with the format and the addresses of one workgroup (common/tile_int4.hip,
+// common/tile_rows.hip).
+//   static constexpr GROUP_STEPS                  steps per group; 0: scales at the end, if at all
 //   struct Piece;                                 what a thread holds of a step, as fetched
 //   void fetch(u32 step, bool fresh, Piece&)      issue the loads of a step; fresh: a group begins
-//   void put(const Piece&, bool fresh, u32x4* w)  decode into the image: tile_line(plane, lane) + i
-//                                                 holds K 8i..8i+7 of the step, in order or as:
-//   static void arrange(u32 (&pairs)[4])          x of 8 of K brought into the order of the pairs
-//   struct Scales;                                of a lane's columns, as fetched
-//   void fetch_scales(u32 group, Scales&)         issued at the begin of a group
+//   void put(const Piece&, bool fresh, u32x4* w)  decode into w: tile_line(plane, lane) + i takes
+//                                                 K 8i..8i+7 of the step, in order, or in that of
+//   static void arrange(u32 (&pairs)[4])          which brings x of 8 of K in order into the same
+//   static constexpr bool SCALED                  whether there are scales:
+//   struct Scales;                                of a lane's columns
+//   void fetch_scales(u32 group, Scales&)         when the group begins, after its first put()
 //   static float scale(const Scales&, int n)
-//   static constexpr bool SCALED                  false: no scales at all, the last two are not used
-//   static constexpr int GROUP_STEPS              steps per group; 0: one group, scaled at the end
-// X: a class for the rows of x (common/tile_x.hip: strided, gathered, permuted rows, fp8).
-//   struct Piece; void fetch(u32 step, Piece&);   16 bytes of fp16 per thread: row thread / 4,
+// X: a class for the rows of x (common/tile_x.hip: fp16 or fp8 rows, any list of rows, columns in
+// another order).
+//   struct Piece; void fetch(u32 step, Piece&);   8 of K: row thread / 4 of the tile,
 //   void put(const Piece&, u32 (&pairs)[4])       K 8i..8i+7 of the step with i = thread % 4
-//   struct Scales; void fetch_scales(u32 group, Scales&); static float scale(const Scales&, int m);
-//   static constexpr bool SCALED                  row m of the wave times a factor per group
-// Both zero-fill what is past K. Rows and columns past the end repeat the last; the store leaves
-// them out.
+//   GROUP_STEPS, SCALED, Scales, fetch_scales, scale(const Scales&, int m)    as for the weights
+// Both give zeros past the end of K. Rows and columns past theirs repeat others, and are not stored.
 //
-// A slice of K is any run of steps, so a grid may split K; sums of slices add up.
+// A slice of K is any run of steps, so a grid may split K: sums of slices add up.
 #include "common/types.hip"
 #include "common/wave.hip"
 #include "common/memory.hip"

@@ -2,6 +2,7 @@
 #include "common/types.hip"
 #include "common/wave.hip"
 #include "common/memory.hip"
+#include "common/row_format.hip"
 #include "common/words.hip"
 
 // Rows of fp16. K: the reduction length; STRIDE: elements from row to row; ALIGN: what rows start
@@ -74,4 +75,57 @@ struct TileRowsOrdered {
 #pragma unroll
     for (int j = 0; j < 4; ++j) pairs[j] = piece.halves[2 * j] | ((u32)piece.halves[2 * j + 1] << 16);
   }
+};
+
+// Rows of fp8 codes, decoded exactly (NaN codes give NaN), with fp32 scales where SCALES: one per
+// row of x, SCALE_STRIDE elements apart (0: one for all rows), or with GROUP > 0 one per group of K.
+template <Format FORMAT, u32 K, u64 STRIDE, int ALIGN, bool SCALES, u32 GROUP, u64 SCALE_STRIDE>
+struct TileRowsFp8 {
+  static constexpr bool SCALED = SCALES;
+  static constexpr u32 GROUP_STEPS = GROUP / TILE_K;
+  static_assert(GROUP % TILE_K == 0, "a step has one group");
+  struct Scales {
+    u32 of[LANE_ROWS];
+  };
+  struct Piece {
+    u32 words[2];
+  };
+  GlobalBytes base;
+  u64 scales;  // address of the first of the wave's rows
+  u32 lane;    // byte offset of the thread's row and octet
+  u32 last;    // the wave's last row that exists; of a wave without rows its first
+
+  // `scale`: of the tile's first row; `rows`: how many of the tile's rows exist.
+  MEMBER TileRowsFp8(const void* x, u32 row, const float* scale, u32 rows)
+      : base(global_bytes((const char*)x)), lane(row * (u32)STRIDE + thread_x() % 4 * 8) {
+    u32 first = wave_id() * LANE_ROWS;
+    if (first >= rows) first = rows - 1;
+    scales = (u64)scale + first * (SCALE_STRIDE * 4);
+    last = rows - 1 - first;
+  }
+
+  MEMBER void fetch(u32 step, Piece& piece) {
+    launder_lane(lane);
+    if constexpr (K % TILE_K != 0) {
+      if (step * TILE_K + thread_x() % 4 * 8 >= K) {
+        piece.words[0] = piece.words[1] = 0;
+        return;
+      }
+    }
+    load_words<2, ALIGN>(launder_base(base + step * TILE_K), lane, piece.words);
+  }
+
+  MEMBER static void put(const Piece& piece, u32 (&pairs)[4]) {
+    decode_octet<FORMAT, true>(piece.words, pairs);
+  }
+
+  MEMBER void fetch_scales(u32 group, Scales& s) {
+#pragma unroll
+    for (u32 m = 0; m < LANE_ROWS; ++m) {
+      u32 word[1];
+      load_scalar<1>(scales + (m < last ? m : last) * (SCALE_STRIDE * 4) + group * 4, word);
+      s.of[m] = word[0];
+    }
+  }
+  MEMBER static float scale(const Scales& s, int m) { return bits<float>(s.of[m]); }
 };

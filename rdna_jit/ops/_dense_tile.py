@@ -1,13 +1,13 @@
 """The tiled kernels for many rows of x: which one serves a call, how the grid splits K, and why.
 
 Pure functions of sizes, strides and alignments. An op plans a call above its decode limit with
-`plan_int4(op, Int4Call)` or `plan_rows(op, RowsCall)`, which return a finished Plan (`Plan.extra`
+`plan_int4(op, Int4Call)` or `plan_rows(op, GemvCall)`, which return a finished Plan (`Plan.extra`
 is the result's shape (M, N)), and runs it with
 
     launch_tiles(plan, operands, bias, out)
 
 where `operands` are the kernel's leading parameters: (x, qweight, zeros, scales, perm) of int4
-words, (x, x_scale, w, w_scale) of row formats, None for what the call does not have. A plan is a
+words, (x, w, scale, x_scale) of row formats, None for what the call does not have. A plan is a
 tile plan when `plan.kernel in TILE_KERNELS`. Where the grid splits K, launch_tiles allocates the
 fp32 partial sums beside `out`, and a second launch adds them up in a fixed order.
 
@@ -22,16 +22,18 @@ from dataclasses import dataclass
 import torch
 
 from rdna_jit.dispatch import Candidate, Launch, Plan
+from rdna_jit.ops._dense_gemv import GemvCall
 from rdna_jit.ops._dense_int4 import TILE_COST, Int4Call
 from rdna_jit.ops._dense_int4 import row_tile as decode_tile
 from rdna_jit.spec import KernelSpec, Parameter
-from rdna_jit.template import Value
+from rdna_jit.template import Legal, Value
 
 STEP = 32  # of K
 COLUMNS = 128  # per workgroup
 ROW_TILES = (16, 32, 64)
 _MOST_STRIDE = 1 << 40
-_ROWS = {
+_UNIT_BYTES = {"f16": 2, "i8": 1, "e4m3": 1, "e5m2": 1, "mxfp4": 1}  # of a row stride
+_SHARED: dict[str, Legal] = {
     "N": range(1, 1 << 30),
     "K": range(8, 1 << 30, 8),
     "ROWS": ROW_TILES,
@@ -39,9 +41,7 @@ _ROWS = {
     "HAS_BIAS": (False, True),
     "X_STRIDE": range(_MOST_STRIDE),
     "W_STRIDE": range(_MOST_STRIDE),
-    "S_STRIDE": range(_MOST_STRIDE),
     "OUT_STRIDE": range(_MOST_STRIDE),
-    "X_ALIGN": (2, 4, 8, 16),
     "OUT_ALIGN": (2, 4, 8),
 }
 
@@ -60,14 +60,48 @@ INT4_TILE = KernelSpec(
         Parameter("m", "i32", "size"),
     ),
     template={
-        **_ROWS,
+        **_SHARED,
         "GROUP": range(8, 1 << 30, 8),
         "SHUFFLED": (False, True),
         "ZEROS": (0, 1, 2),
         "ZERO_OFFSET": (0, 1),
         "HAS_PERM": (False, True),
         "Z_STRIDE": range(_MOST_STRIDE),
+        "S_STRIDE": range(_MOST_STRIDE),
+        "X_ALIGN": (2, 4, 8, 16),
         "S_ALIGN": (2, 4, 8),
+    },
+    block=lambda values: int(values["ROWS"]) * 4,
+)
+
+ROWS_TILE = KernelSpec(
+    name="dense_tile_rows",
+    file="dense_tile_rows.hip",
+    entry="dense_tile_rows",
+    parameters=(
+        Parameter("x", "const void*"),
+        Parameter("w", "const void*"),
+        Parameter("scale", "const void*"),
+        Parameter("x_scale", "const float*", align=4),
+        Parameter("bias", "const f16*", align=2),
+        Parameter("out", "void*", "out", align=2),
+        Parameter("m", "i32", "size"),
+    ),
+    template={
+        **_SHARED,
+        "FORMAT": tuple(_UNIT_BYTES),
+        "X_FORMAT": ("f16", "e4m3", "e5m2"),
+        "NAN_CODES": (False, True),
+        "GROUP": range(0, 1 << 30),
+        "SCALE_BYTES": (0, 1, 2, 4),
+        "SCALE_ROWS": range(1, 1 << 30),
+        "SCALE_GROUPS": (False, True),
+        "X_SCALES": (False, True),
+        "X_SCALE_GROUPS": (False, True),
+        "SCALE_STRIDE": range(1 << 30),
+        "X_SCALE_STRIDE": range(_MOST_STRIDE),
+        "X_ALIGN": (1, 2, 4, 8, 16),
+        "W_ALIGN": (1, 2, 4, 8, 16),
     },
     block=lambda values: int(values["ROWS"]) * 4,
 )
@@ -93,7 +127,7 @@ COMBINE = KernelSpec(
     block=256,
 )
 
-TILE_KERNELS = frozenset({INT4_TILE.name})
+TILE_KERNELS = frozenset({INT4_TILE.name, ROWS_TILE.name})
 
 
 @dataclass(frozen=True)
@@ -200,7 +234,59 @@ def plan_int4(op: str, call: Int4Call, candidates: tuple[Candidate, ...] = ()) -
     """The plan of an int4 call that refuses_int4 accepts."""
     values, split = choose_int4(call)
     shape = {"M": call.M, "N": call.N, "K": call.K, "G": call.group}
-    return _plan(op, INT4_TILE, values, split, shape, call, candidates)
+    return _plan(op, INT4_TILE, values, split, shape, call, call.out_align, candidates)
+
+
+def refuses_rows(call: GemvCall) -> str:
+    """Why the tile of row formats cannot serve the call; empty when it can."""
+    if call.x_stride >= 1 << 25 or call.w_stride * call.N * _UNIT_BYTES[call.format] >= 1 << 32:
+        return "rows are too far apart for 32-bit offsets"
+    if call.group % STEP:
+        return f"groups of {call.group} along K are no multiple of {STEP}"
+    return ""
+
+
+def plan_rows(
+    op: str, call: GemvCall, out_align: int = 2, candidates: tuple[Candidate, ...] = ()
+) -> Plan:
+    """The plan of a call on w `[N, K]` that refuses_rows accepts.
+
+    `out_align`: what the result's rows start on a multiple of, in bytes.
+    """
+    values, split = choose_rows(call, out_align)
+    shape = {"M": call.M, "N": call.N, "K": call.K}
+    if call.group:
+        shape["G"] = call.group
+    return _plan(op, ROWS_TILE, values, split, shape, call, out_align, candidates)
+
+
+def choose_rows(call: GemvCall, out_align: int = 2) -> tuple[dict[str, Value], Split]:
+    """Template values of the row format tile for a call with M >= 1 and N >= 1."""
+    rows = row_tile(call.M)
+    split = split_of(call.M, call.N, call.K, call.group // STEP, rows)
+    values: dict[str, Value] = {
+        "N": call.N,
+        "K": call.K,
+        "FORMAT": call.format,
+        "X_FORMAT": call.x_format,
+        "NAN_CODES": call.nan_codes,
+        "ROWS": rows,
+        "SLICE": split.slice,
+        "GROUP": call.group,
+        "SCALE_BYTES": call.scale_bytes,
+        "SCALE_ROWS": min(call.scale_rows, call.N),
+        "SCALE_GROUPS": call.scale_groups,
+        "X_SCALES": call.x_scales,
+        "X_SCALE_GROUPS": call.x_scale_groups,
+        "X_STRIDE": call.x_stride if call.M > 1 else call.K,
+        "W_STRIDE": call.w_stride,
+        "SCALE_STRIDE": call.scale_stride,
+        "X_SCALE_STRIDE": call.x_scale_stride,
+        "X_ALIGN": call.x_align,
+        "W_ALIGN": call.w_align,
+        **_output_values(call.N, call.has_bias, call.out_stride, out_align, split),
+    }
+    return values, split
 
 
 def launch_tiles(
@@ -232,7 +318,8 @@ def _plan(
     values: dict[str, Value],
     split: Split,
     shape: dict[str, int],
-    call: Int4Call,
+    call: Int4Call | GemvCall,
+    out_align: int,
     candidates: tuple[Candidate, ...],
 ) -> Plan:
     M, N, rows = call.M, call.N, int(values["ROWS"])
@@ -247,7 +334,7 @@ def _plan(
             HAS_BIAS=call.has_bias,
             STRIDE=values["OUT_STRIDE"],
             OUT_STRIDE=call.out_stride if M > 1 else N,
-            OUT_ALIGN=min(call.out_align, 8),
+            OUT_ALIGN=min(out_align, 8),
         )
         launches.append(Launch(combine, (M, -(-N // 1024)), 256))
         notes = (
