@@ -4,7 +4,7 @@ constexpr int K = ${K};                    // reduction length
 constexpr int GROUP = ${GROUP};            // codes along K that share a scale and a zero
 constexpr int ROWS = ${ROWS};              // rows of x per workgroup
 constexpr int SLICE = ${SLICE};            // steps of 32 K per workgroup; fewer than all: partial sums
-constexpr bool SHUFFLED = ${SHUFFLED};     // order of the codes in a word: see common/int4.hip
+constexpr int ORDER = ${ORDER};            // of codes: 0 natural, 1 shuffled (common/int4.hip), 2 AWQ's
 constexpr int ZEROS = ${ZEROS};            // 0: all 8; 1: packed int32 [K/G, N/8]; 2: bytes [K/G, N]
 constexpr int ZERO_OFFSET = ${ZERO_OFFSET};  // added to packed zeros
 constexpr bool HAS_PERM = ${HAS_PERM};     // row k of the weights belongs to x[:, perm[k]]
@@ -20,21 +20,32 @@ constexpr int OUT_ALIGN = ${OUT_ALIGN};
 
 // y[m, n] = fp16(sum_g scale[g, n] * sum_{k in g} x[m, perm[k]] * (q[k, n] - z[g, n]) + bias[n])
 //
-// for many rows of x: q int4 in words [K/8, N], on the tile engine (common/tile.hip). Where the grid
-// splits K, `out` is fp32 [splits, M, N rounded up to 4], and split_combine.hip adds it up.
+// for many rows of x: q int4 in words [K/8, N], or as AWQ has them [K, N/8], on the tile engine
+// (common/tile.hip). Where the grid splits K, `out` is fp32 [splits, M, N rounded up to 4], and
+// split_combine.hip adds it up.
 #include "common/types.hip"
 #include "common/wave.hip"
 #include "common/memory.hip"
 #include "common/tile.hip"
 #include "common/tile_x.hip"
 #include "common/tile_int4.hip"
+#include "common/tile_awq.hip"
 #include "common/tile_store.hip"
 
 constexpr u32 STEPS = ceil_div(K, TILE_K);
 constexpr bool SPLIT = SLICE < STEPS;
 
-using Weights = TileInt4<ROWS, N, K, GROUP, SHUFFLED, ZEROS, ZERO_OFFSET, W_STRIDE, Z_STRIDE, S_STRIDE,
-                         S_ALIGN>;
+template <int ORDER>
+struct Words {
+  using Loader = TileInt4<ROWS, N, K, GROUP, ORDER == 1, ZEROS, ZERO_OFFSET, W_STRIDE, Z_STRIDE,
+                          S_STRIDE, S_ALIGN>;
+};
+template <>
+struct Words<2> {
+  using Loader = TileAwq<ROWS, N, K, GROUP, ZEROS == 1, W_STRIDE, Z_STRIDE, S_STRIDE, S_ALIGN>;
+};
+using Weights = Words<ORDER>::Loader;
+static_assert(ORDER != 2 || (ZEROS < 2 && ZERO_OFFSET == 0), "AWQ packs its zeros");
 
 template <class X>
 DEVICE void run(TileImage<ROWS>& image, Weights& weights, X x, u32 rows, TileSums& sums) {
@@ -59,7 +70,7 @@ KERNEL __launch_bounds__(ROWS * 4) void dense_tile(
   } else {
     run(image, weights, TileRows<K, X_STRIDE, X_ALIGN>(x, thread_row), rows, sums);
   }
-  const u32 column = first_column + lane_id() * LANE_COLUMNS;
+  const u32 column = first_column + Weights::column_of_lane();
   if constexpr (SPLIT) {
     float* to = (float*)out + ((u64)block_z() * m + first_row) * OUT_STRIDE;
     tile_store_sums<N, OUT_STRIDE>(sums, to, rows, column);

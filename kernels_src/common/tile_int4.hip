@@ -34,6 +34,8 @@ struct TileInt4 {
   u32 scale_column;          // the lane's first
   Int4Zero zero[ITEMS];
 
+  MEMBER static u32 column_of_lane() { return lane_id() * LANE_COLUMNS; }
+
   MEMBER TileInt4(const u32* qweight, const void* z, const f16* s, u32 tile_column)
       : words(global_bytes(qweight)),
         zeros(global_bytes((const char*)z)),
@@ -45,7 +47,7 @@ struct TileInt4 {
       const u32 n = tile_column + first + i * COLUMNS;
       column[i] = EVEN || n < N ? n : N % 8 == 0 ? N - 8 + n % 8 : N - 1;
     }
-    scale_column = tile_column + lane_id() * LANE_COLUMNS;
+    scale_column = tile_column + column_of_lane();
     if (!EVEN && scale_column >= N) scale_column = N - 1;
     if constexpr (!EVEN && N % 4 == 0) scale_column &= ~3u;
   }

@@ -62,7 +62,7 @@ INT4_TILE = KernelSpec(
     template={
         **_SHARED,
         "GROUP": range(8, 1 << 30, 8),
-        "SHUFFLED": (False, True),
+        "ORDER": (0, 1, 2),
         "ZEROS": (0, 1, 2),
         "ZERO_OFFSET": (0, 1),
         "HAS_PERM": (False, True),
@@ -181,7 +181,7 @@ def split_of(M: int, N: int, K: int, group_steps: int, rows: int) -> Split:
     return Split(length, -(-steps // length))
 
 
-def choose_int4(call: Int4Call) -> tuple[dict[str, Value], Split]:
+def choose_int4(call: Int4Call, awq: bool = False) -> tuple[dict[str, Value], Split]:
     """Template values of the int4 tile for a call with M >= 1 and N >= 1."""
     rows = row_tile(call.M)
     group_steps = 0 if call.group == call.K else call.group // STEP
@@ -192,7 +192,7 @@ def choose_int4(call: Int4Call) -> tuple[dict[str, Value], Split]:
         "GROUP": call.group,
         "ROWS": rows,
         "SLICE": split.slice,
-        "SHUFFLED": call.shuffled,
+        "ORDER": 2 if awq else int(call.shuffled),
         "ZEROS": ("none", "packed", "bytes").index(call.zeros),
         "ZERO_OFFSET": call.zero_offset if call.zeros == "packed" else 0,
         "HAS_PERM": call.has_perm,
@@ -207,9 +207,9 @@ def choose_int4(call: Int4Call) -> tuple[dict[str, Value], Split]:
     return values, split
 
 
-def refuses_int4(call: Int4Call) -> str:
+def refuses_int4(call: Int4Call, awq: bool = False) -> str:
     """Why the int4 tile cannot serve the call; empty when it can."""
-    if call.x_stride >= 1 << 25 or call.w_stride >= 1 << 28:
+    if call.x_stride >= 1 << 25 or call.w_stride >= 1 << (25 if awq else 28):
         return "rows are too far apart for 32-bit offsets"
     return ""
 
@@ -230,9 +230,15 @@ def beats_decode(call: Int4Call) -> tuple[bool, tuple[Candidate, ...]]:
     )
 
 
-def plan_int4(op: str, call: Int4Call, candidates: tuple[Candidate, ...] = ()) -> Plan:
-    """The plan of an int4 call that refuses_int4 accepts."""
-    values, split = choose_int4(call)
+def plan_int4(
+    op: str, call: Int4Call, candidates: tuple[Candidate, ...] = (), *, awq: bool = False
+) -> Plan:
+    """The plan of an int4 call that refuses_int4 accepts.
+
+    `awq`: words `[K, N/8]` and zeros `[K/G, N/8]` as AWQ stores them; `call.w_stride` is then that
+    of these words, `call.zeros` "packed" or "none", `call.shuffled` says nothing.
+    """
+    values, split = choose_int4(call, awq)
     shape = {"M": call.M, "N": call.N, "K": call.K, "G": call.group}
     return _plan(op, INT4_TILE, values, split, shape, call, call.out_align, candidates)
 
