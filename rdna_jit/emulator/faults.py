@@ -22,7 +22,7 @@ from rdna_jit.errors import (
 # Kinds whose `where` is a memory site.
 _AT_SITE = (
     layout.MEMORY, layout.RACE, layout.UNINITIALISED, layout.PRIVATE, layout.MISALIGNED,
-    layout.DESCRIPTOR,
+    layout.DESCRIPTOR, layout.ABSENT,
 )  # fmt: skip
 
 
@@ -98,8 +98,14 @@ _PLAIN: dict[int, tuple[type[EmulationError], str]] = {
     ),
     layout.BARRIER: (
         DivergentBarrier,
-        "waves of one workgroup wait at different barriers, or some have ended while others wait; "
-        "every wave has to reach every barrier",
+        "waves of one workgroup wait at different barriers, or some have ended while others wait, "
+        "or lanes of this wave left out a barrier before; every work-item has to reach every "
+        "barrier",
+    ),
+    layout.ABSENT: (
+        DivergentBarrier,
+        "this lane goes on behind a barrier that it has left out; every work-item has to reach "
+        "every barrier, or to have ended",
     ),
     layout.RACE: (
         DataRace,

@@ -19,7 +19,7 @@ UNLIMITED: Final = 1 << 62
 
 # Fault kinds recorded by `fault`.
 MEMORY, UNSUPPORTED, STEPS, BARRIER, RACE, UNINITIALISED, MISALIGNED, BRANCH, TRAP = range(1, 10)
-PRIVATE, DESCRIPTOR = 10, 11
+PRIVATE, DESCRIPTOR, ABSENT = 10, 11, 12
 # The last word of the descriptor of private memory, by which buffer accesses know it.
 SCRATCH_MARK: Final = 0x5C4A7C4
 # Bits of Env.checks.

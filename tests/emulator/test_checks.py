@@ -102,6 +102,47 @@ def test_barriers_that_only_some_waves_reach() -> None:
     assert caught.value.instruction == "s_barrier"
 
 
+# Lanes 0 to `n - 1` of each wave meet a barrier that the others do not.
+LEFT_OUT = """KERNEL(64) k(u32* out, u32 n) {{
+  u32 t = lane_x(), lane = t & 31; __shared__ u32 s[64]; s[t] = t;
+  {before} if (lane < n) {{ {inside} }} {otherwise} {after} }}"""
+SINS = {
+    "both sides": dict(inside="s[t] *= 3; barrier(); out[t] = s[t ^ 32];",
+                       otherwise="else { s[t] += 7; barrier(); out[t] = s[t ^ 32]; }", after=""),
+    "one side": dict(inside="barrier();", otherwise="", after="out[t] = s[t ^ 32];"),
+    "a loop": dict(inside="for (u32 i = 0; i < lane; i++) { barrier(); s[t] += i; }",
+                   otherwise="", after="out[t] = s[t ^ 32];"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("sin", SINS)
+def test_lanes_that_leave_out_a_barrier(sin: str) -> None:
+    """hiprtc leaves these barriers where they are, in code that only some lanes execute."""
+    source = LEFT_OUT.format(before="", **SINS[sin])
+    code = [i.mnemonic for i in harness.program(source).code]
+    assert "s_and_saveexec_b32" in code[: code.index("s_barrier")]
+    assert code.count("s_barrier") == (2 if sin == "both sides" else 1)
+    out = np.zeros(64, np.uint32)
+    with emulator.checks(races=True), pytest.raises(DivergentBarrier) as caught:
+        harness.run(source, out, 20, block=64)
+    assert caught.value.kernel == "k" and caught.value.source_line.startswith("kernel.hip:")
+
+
+@pytest.mark.parametrize("lanes", [1, 20, 32, 33, 50, 64])
+def test_lanes_that_have_ended_need_no_barrier(lanes: int) -> None:
+    """Also in a workgroup whose last wave is not full."""
+    source = LEFT_OUT.format(
+        before="if (t >= n) return;", inside="barrier(); s[t] += 1; barrier(); out[t] = s[t];",
+        otherwise="", after="",
+    )  # fmt: skip
+    assert "s_barrier" in harness.mnemonics(source)
+    out = np.zeros(64, np.uint32)
+    with emulator.checks(races=True):
+        harness.run(source, out, min(lanes, 32), block=32)
+        harness.run(source, out, 32, block=min(lanes, 32))
+    assert (out[: min(lanes, 32)] == np.arange(min(lanes, 32)) + 1).all()
+
+
 # (instruction, type of an element, its bytes, an offset that aligned mode does not serve, the
 # smallest that it does)
 MISALIGNED = [

@@ -191,10 +191,26 @@ entry:
   %lds.shadow.p = getelementptr %Env, ptr %env, i32 0, i32 12
   %lds.shadow = load ptr, ptr %lds.shadow.p
   %addresses = getelementptr %Env, ptr %env, i32 0, i32 18
+  %state.p = getelementptr %Env, ptr %env, i32 0, i32 17
+  %state = load ptr, ptr %state.p
+  %absent.p = getelementptr %State, ptr %state, i32 0, i32 7
+  %absent = load i32, ptr %absent.p
+  %checks.p = getelementptr %Env, ptr %env, i32 0, i32 21
+  %checks = load i64, ptr %checks.p
+  %races = trunc i64 %checks to i1
+  %back.0 = and i32 %absent, %exec
+  %back = select i1 %races, i32 %back.0, i32 0
+  %some.back = icmp ne i32 %back, 0
   %none = icmp eq i32 %exec, 0
-  br i1 %none, label %ok, label %next
+  br i1 %none, label %ok, label %look
+look:
+  br i1 %some.back, label %left.out, label %next
+left.out:
+  %back.lane = call i32 @llvm.cttz.i32(i32 %back, i1 true)
+  %f.back = call i32 @fault(ptr %env, i32 12, i64 %site, i32 %back.lane, i64 0)
+  ret i32 1
 next:
-  %left = phi i32 [ %exec, %entry ], [ %rest, %lane.done ]
+  %left = phi i32 [ %exec, %look ], [ %rest, %lane.done ]
   %lane = call i32 @llvm.cttz.i32(i32 %left, i1 true)
   %lane.64 = zext i32 %lane to i64
   %address.p = getelementptr i64, ptr %addresses, i64 %lane.64

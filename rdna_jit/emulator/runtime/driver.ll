@@ -62,13 +62,7 @@ scratch:
   store i32 %scratch.32, ptr %scratch.p
   br label %mask.lanes
 mask.lanes:
-  %waves.p = getelementptr %Grid, ptr %grid, i32 0, i32 3
-  %waves = load i64, ptr %waves.p
-  %wave.1 = add i64 %wave, 1
-  %is.last = icmp eq i64 %wave.1, %waves
-  %exec.last.p = getelementptr %Grid, ptr %grid, i32 0, i32 12
-  %exec.last = load i32, ptr %exec.last.p
-  %exec = select i1 %is.last, i32 %exec.last, i32 -1
+  %exec = call i32 @first_exec(ptr %grid, i64 %wave)
   %null.p = getelementptr i32, ptr %state, i64 125
   store i32 0, ptr %null.p
   %exec.p = getelementptr i32, ptr %state, i64 126
@@ -113,6 +107,35 @@ leave:
   %result = phi i32 [ 0, %done ], [ 1, %failed ]
   call void @llvm.x86.sse.ldmxcsr(ptr %float.mode)
   ret i32 %result
+}
+
+; A wave at a barrier: are there lanes that an earlier barrier did without? Lanes that are off at a
+; barrier may have ended; those that come back have not, and left it out.
+define i1 @note_barrier(ptr %grid, ptr %state, i64 %wave) nounwind {
+  %exec.p = getelementptr i32, ptr %state, i64 126
+  %exec = load i32, ptr %exec.p
+  %absent.p = getelementptr %State, ptr %state, i32 0, i32 7
+  %absent = load i32, ptr %absent.p
+  %all = call i32 @first_exec(ptr %grid, i64 %wave)
+  %off = xor i32 %exec, -1
+  %missing = and i32 %all, %off
+  %absent.now = or i32 %absent, %missing
+  store i32 %absent.now, ptr %absent.p
+  %back = and i32 %absent, %exec
+  %late = icmp ne i32 %back, 0
+  ret i1 %late
+}
+
+; The lanes that a wave starts with.
+define i32 @first_exec(ptr %grid, i64 %wave) alwaysinline nounwind {
+  %waves.p = getelementptr %Grid, ptr %grid, i32 0, i32 3
+  %waves = load i64, ptr %waves.p
+  %wave.1 = add i64 %wave, 1
+  %is.last = icmp eq i64 %wave.1, %waves
+  %exec.last.p = getelementptr %Grid, ptr %grid, i32 0, i32 12
+  %exec.last = load i32, ptr %exec.last.p
+  %exec = select i1 %is.last, i32 %exec.last, i32 -1
+  ret i32 %exec
 }
 
 ; Waves take turns from barrier to barrier until all have ended.
@@ -201,7 +224,9 @@ waits:
   %is.same = icmp eq i32 %resume, %where
   %agrees = or i1 %is.first, %is.same
   %strict.split = xor i1 %agrees, true
-  %split = and i1 %strict.split, %is.strict
+  %late = call i1 @note_barrier(ptr %grid, ptr %state, i64 %w)
+  %apart = or i1 %strict.split, %late
+  %split = and i1 %apart, %is.strict
   %waiting.more = add i64 %waiting, 1
   br i1 %split, label %diverged, label %after
 after:

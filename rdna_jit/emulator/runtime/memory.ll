@@ -2,7 +2,7 @@
 
 ; Records a fault; always returns 1. Kinds: 1 memory, 2 unsupported, 3 steps, 4 divergent barrier,
 ; 5 race, 6 uninitialised, 7 misaligned, 8 bad branch, 9 trap, 10 generic access across dwords of private
-; memory, 11 foreign buffer descriptor.
+; memory, 11 foreign buffer descriptor, 12 access by a lane that left out a barrier.
 define i32 @fault(ptr %env, i32 %kind, i64 %where, i32 %lane, i64 %address) cold noinline nounwind {
   %kind.p = getelementptr %Env, ptr %env, i32 0, i32 8
   store i32 %kind, ptr %kind.p
