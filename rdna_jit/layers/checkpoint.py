@@ -6,6 +6,7 @@ The functions take tensors as the files hold them; `recognise` finds out which t
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import torch
 
@@ -52,7 +53,7 @@ def gptq(
     return _eight_bits(_bytes(qweight, 0), zeros, scales, g_idx)
 
 
-def awq(qweight: Tensor, qzeros: Tensor, scales: Tensor) -> Weight:
+def awq(qweight: Tensor, qzeros: Tensor, scales: Tensor, *, repack: bool = True) -> Weight:
     """int32 `[K, N/8]` with columns interleaved, zeros int32 `[K/G, N/8]`, scales `[K/G, N]`."""
     _check("qweight", qweight, torch.int32, 2)
     _check("qzeros", qzeros, torch.int32, 2)
@@ -62,7 +63,10 @@ def awq(qweight: Tensor, qzeros: Tensor, scales: Tensor) -> Weight:
         refuse("scales", f"shape [K/G, {N}] with K = {K}", list(scales.shape), hint)
     if tuple(qzeros.shape) != (scales.shape[0], N // 8):
         refuse("qzeros", f"shape [{scales.shape[0]}, {N // 8}]", list(qzeros.shape))
-    return Int4Storage.of(formats.pack_awq(qweight, qzeros, scales))
+    if repack:
+        return Int4Storage.of(formats.pack_awq(qweight, qzeros, scales))
+    form = Form("awq", N, K, K // scales.shape[0], scale="group", zeros=True)
+    return form, {"qweight": qweight, "qzeros": qzeros, "scales": formats.fp16_scales(scales)}
 
 
 def compressed_tensors(
@@ -119,6 +123,57 @@ def int8(weight: Tensor, weight_scale: Tensor) -> Weight:
     return form, {"weight": weight, "weight_scale": scale.contiguous()}
 
 
+def fp8(
+    weight: Tensor,
+    weight_scale: Tensor,
+    *,
+    block: tuple[int, int] | None = None,
+    input_scale: Tensor | None = None,
+    fmt: str | None = None,
+) -> Weight:
+    """Codes `[N, K]`, scales that multiply: one, `[N]`, `[N, 1]`, or one per block.
+
+    `block` is (outputs, inputs); blocks of 128 x 128 are seen from the shape. `fmt` "e4m3" or
+    "e5m2" for codes in uint8. `input_scale`: of static 8-bit activations.
+    """
+    if not isinstance(weight, Tensor) or weight.dim() != 2:
+        refuse("weight", "fp8 codes [N, K]", _short(weight))
+    found = formats.check_fp8(weight, fmt)
+    N, K = weight.shape
+    scale = weight_scale.float()
+    form = Form(
+        found, N, K, scale="tensor", scale_dtype="float32", input_scale=input_scale is not None
+    )
+    if scale.numel() == 1 and block is None:
+        scale = scale.reshape(1)
+    elif scale.numel() == N and scale.dim() in (1, 2) and block is None:
+        form, scale = replace(form, scale="channel"), scale.reshape(N)
+    else:
+        bn, bk = block or (128, 128)
+        if tuple(scale.shape) != (-(-N // bn), -(-K // bk)):
+            hint = "" if block else "say block=(outputs, inputs) for blocks of another size"
+            expected = f"shape [1], [{N}], [{N}, 1] or [{-(-N // bn)}, {-(-K // bk)}]"
+            refuse("weight_scale", expected, list(scale.shape), hint)
+        form = replace(form, scale="block", block=(bn, bk))
+    if not bool(scale.isfinite().all()):
+        refuse("weight_scale", "finite scales", "infinities or NaN")
+    tensors = {"weight": weight.view(formats.fp8.DTYPES[found]), "weight_scale": scale}
+    if input_scale is not None:
+        if input_scale.numel() != 1:
+            refuse("input_scale", "one scale", list(input_scale.shape))
+        tensors["input_scale"] = input_scale.float().reshape(1)
+    return form, tensors
+
+
+def mxfp4(weight: Tensor, weight_scale: Tensor) -> Weight:
+    """e2m1 bytes `[N, K/2]` (low nibble: even k) or blocks `[N, K/32, 16]`, e8m0 `[N, K/32]`."""
+    weight = weight.flatten(1) if weight.dim() == 3 else weight
+    formats.check_mxfp4(weight, weight_scale)
+    form = Form("mxfp4", weight.shape[0], weight.shape[1] * 2, 32, scale="group")
+    tensors = {"weight": weight, "weight_scale": weight_scale}
+    return form, {name: t.view(torch.uint8) for name, t in tensors.items()}
+
+
 def plain(weight: Tensor) -> Weight:
     """A float matrix `[N, K]` as fp16; ContractError for values that do not fit."""
     if weight.dim() != 2 or not weight.is_floating_point():
@@ -148,7 +203,7 @@ def recognise(
     listed = ", ".join(f"{n} {_short(t)}" for n, t in sorted(own.items())) or "nothing"
     refuse(
         f"checkpoint entries {head}*" if head else "checkpoint",
-        "the tensors of a GPTQ, AWQ, compressed-tensors, int8 or float layer",
+        "the tensors of a GPTQ, AWQ, compressed-tensors, int8, fp8, MXFP4 or float layer",
         listed, _advice(seen),
     )  # fmt: skip
 
@@ -192,6 +247,23 @@ def _from_packed(own: Tensors, version: int | None) -> Weight:
     )
 
 
+def _from_fp8(own: Tensors, version: int | None) -> Weight:
+    scales = [name for name in ("weight_scale", "weight_scale_inv") if name in own]
+    if len(scales) != 1:
+        refuse("checkpoint", "weight_scale or weight_scale_inv", " and ".join(scales) or "neither")
+    return fp8(own["weight"], own[scales[0]], input_scale=own.get("input_scale"))
+
+
+def _pair(weight: str, scale: str) -> Callable[[Tensors, int | None], Weight]:
+    return lambda own, _: mxfp4(own[weight], own[scale])
+
+
+_FP8 = tuple(
+    dtype for name, dtype in vars(torch).items()
+    if name.startswith(("float8_e4m3", "float8_e5m2")) and isinstance(dtype, torch.dtype)
+)  # fmt: skip
+_BYTES = (torch.uint8,)
+_E8M0 = (torch.uint8, *(getattr(torch, n) for n in ("float8_e8m0fnu",) if hasattr(torch, n)))
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32)
 _INT32 = (torch.int32,)
 # Needed names, optional names, dtypes that tell the format, and what makes the weight.
@@ -215,6 +287,21 @@ _KNOWN: list[
         set(),
         {"weight": (torch.int8,)},
         lambda own, _: int8(own["weight"], own["weight_scale"]),
+    ),
+    (
+        {"weight"},
+        {"weight_scale", "weight_scale_inv", "input_scale"},
+        {"weight": _FP8},
+        _from_fp8,
+    ),
+    *(
+        ({weight, scale}, set(), {weight: _BYTES, scale: _E8M0}, _pair(weight, scale))
+        for weight, scale in (
+            ("weight", "weight_scale"),
+            ("weight_packed", "weight_scale"),
+            ("weight_blocks", "weight_scales"),
+            ("blocks", "scales"),
+        )
     ),
     ({"weight"}, set(), {"weight": _FLOATS}, lambda own, _: plain(own["weight"])),
 ]

@@ -18,11 +18,13 @@ from typing import Any, Final
 from rdna_jit.config import config
 from rdna_jit.errors import ContractError
 from rdna_jit.layers.form import ALIASES, Form
+from rdna_jit.ops._dense_tile import COLUMNS, tile_cost
 
 _log = logging.getLogger("rdna_jit")
 
 LEAST_ROWS: Final = 64  # fewer rows are never worth dequantising a weight
 MEASURED_ROWS: Final = (64, 256, 1024, 4096)
+_MOST_BYTES: Final = 256 << 20  # of x or of the result while measuring
 _SAMPLES: Final = 7
 _WARM_SECONDS: Final = 0.6  # a cold card is 5 to 10 times slower
 
@@ -31,15 +33,8 @@ _WARM_SECONDS: Final = 0.6  # a cold card is 5 to 10 times slower
 BLAS_TFLOPS: Final = 21.0
 # Untuned rocBLAS pads rows to a tile of this many (owners).
 BLAS_ROW_TILE: Final = 64
-# What a dot2 chain issues at most (owners; emulator/model.py has the same figure as a rate).
-DOT2_TFLOPS: Final = 38.0
-READ_GBS: Final = 506.0
-# Dots per vector instruction of our kernels for many rows: half a dot2 per multiply-add is what
-# cannot be saved, and this many vector instructions per multiply-add are what is counted.
-INSTRUCTIONS_PER_MAC: Final = {"int4": 0.59, "awq": 0.59, "i8": 0.62, "f16": 0.56}
-ROW_TILE: Final = 16
-# Bytes per weight: read packed, written as fp16, read again by the matmul.
-PACKED_BYTES: Final = {"int4": 0.53, "awq": 0.53, "i8": 1.0, "mxfp4": 0.53, "f16": 2.0}
+# Bytes per weight beside the scales.
+PACKED_BYTES: Final = {"int4": 0.5, "awq": 0.5, "mxfp4": 0.5, "f16": 2.0}
 
 
 @dataclass(frozen=True)
@@ -54,7 +49,8 @@ class Crossover:
     times_us: tuple[tuple[int, float, float], ...] = ()
 
     def __str__(self) -> str:
-        return f"never ({self.source})" if self.rows is None else f"{self.rows} ({self.source})"
+        where = "never" if self.rows is None else f"above {self.rows} rows"
+        return f"{where} ({self.source})"
 
 
 _NEVER = object()
@@ -126,9 +122,7 @@ def measure(
     last one that ours wins go to torch.matmul; it must win at all larger ones.
     """
     global version
-    from rdna_jit import runtime
-
-    clock = runtime.current().torch  # type: ignore[attr-defined]
+    clock = _clock()
     start = time.perf_counter()
     while time.perf_counter() - start < _WARM_SECONDS:
         blas(MEASURED_ROWS[0])
@@ -138,16 +132,28 @@ def measure(
         call(rows)  # compiles
         return statistics.median(clock.time_us(lambda: call(rows)) for _ in range(_SAMPLES))
 
-    times = tuple((rows, median(ours, rows), median(blas, rows)) for rows in MEASURED_ROWS)
+    times = tuple((rows, median(ours, rows), median(blas, rows)) for rows in measured_rows(form))
     found = Crossover(_last_win(times), "measured", times)
     with _lock:
         _measured[form, index] = found
         version += 1
     _log.info(
-        "QuantizedLinear %s N=%d K=%d: torch.matmul above %s rows (%.1f s to measure)",
+        "QuantizedLinear (%s) N=%d K=%d: torch.matmul %s, found in %.1f s",
         form, form.N, form.K, found, time.perf_counter() - start,
     )  # fmt: skip
     return found
+
+
+def measured_rows(form: Form) -> tuple[int, ...]:
+    """The numbers of rows to measure a layer at: those whose tensors are not huge."""
+    most = _MOST_BYTES // (2 * max(form.N, form.K))
+    return tuple(rows for rows in MEASURED_ROWS if rows <= most) or MEASURED_ROWS[:1]
+
+
+def _clock() -> Any:
+    from rdna_jit import runtime
+
+    return runtime.current().torch  # type: ignore[attr-defined]
 
 
 def _last_win(times: tuple[tuple[int, float, float], ...]) -> int | None:
@@ -159,18 +165,28 @@ def _last_win(times: tuple[tuple[int, float, float], ...]) -> int | None:
 
 
 def modelled(form: Form) -> int | None:
-    """The estimate for a V620, by issue rate and bytes."""
-    macs = form.N * form.K
-    packed = PACKED_BYTES.get(form.format, 1.0)
-    dequantise = 0.0 if form.format == "f16" else macs * (packed + 2)
-    rate = DOT2_TFLOPS * 0.5 / INSTRUCTIONS_PER_MAC.get(form.format, 0.62)
-    times = []
-    for rows in MEASURED_ROWS:
-        ours = 2e-6 * macs * (-(-rows // ROW_TILE) * ROW_TILE) / rate
-        padded = -(-rows // BLAS_ROW_TILE) * BLAS_ROW_TILE
-        blas = 2e-6 * macs * padded / BLAS_TFLOPS + (dequantise + 2 * macs) / READ_GBS / 1e3
-        times.append((rows, max(ours, macs * packed / READ_GBS / 1e3), blas))
-    return _last_win(tuple(times))
+    """The estimate for a V620: our tile by its instructions, rocBLAS by its published rate.
+
+    A matmul on a quantised weight reads it, writes it as fp16 and reads that again.
+    """
+    return _last_win(tuple((rows, *modelled_us(form, rows)) for rows in MEASURED_ROWS))
+
+
+def modelled_us(form: Form, rows: int) -> tuple[float, float]:
+    """Microseconds of our tile and of dequantising and torch.matmul, by the estimate."""
+    from rdna_jit.emulator.cards import card
+    from rdna_jit.emulator.model import ISSUE_DOT2
+
+    v620 = card("V620")
+    weights, columns = form.N * form.K, -(-form.N // COLUMNS) * COLUMNS
+    packed = PACKED_BYTES.get(form.format, 1.0) * weights
+    instructions = tile_cost(rows, form.K, form.group_size or form.K) * columns * form.K / 32
+    issue = instructions / (v620.simds * v620.clock_ghz * 1e3 * ISSUE_DOT2)
+    ours = max(issue, packed / v620.read_gbs / 1e3)
+    padded = -(-rows // BLAS_ROW_TILE) * BLAS_ROW_TILE
+    written = 0 if form.format == "f16" else 2 * weights / v620.write_gbs + packed / v620.read_gbs
+    moved = written + 2 * weights / v620.read_gbs
+    return ours, 2e-6 * weights * padded / BLAS_TFLOPS + moved / 1e3
 
 
 def _rule(form: Form) -> object:

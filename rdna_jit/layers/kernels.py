@@ -15,7 +15,7 @@ import torch
 
 from rdna_jit.dispatch import Plan
 from rdna_jit.layers.form import Form, Tensors
-from rdna_jit.layers.storage import Int4Storage, storage_of
+from rdna_jit.layers.storage import STORAGES, Int4Storage, storage_of
 from rdna_jit.ops import linear
 
 Tensor = torch.Tensor
@@ -169,7 +169,7 @@ class RDNA2FP16LinearKernel(LinearKernel):
 class BLASFallbackLinearKernel(LinearKernel):
     """torch.matmul on dequantised weights: every format, every shape."""
 
-    formats = ("int4", "awq", "i8", "f16")
+    formats = tuple(STORAGES)
 
     @classmethod
     def can_implement(cls, call: Call) -> tuple[bool, str]:

@@ -39,8 +39,9 @@ class QuantizedLinear(nn.Module):
 
     x and y are fp16, of any leading dimensions; sums are fp32. Inference only. Made by a
     constructor per checkpoint format (`from_gptq`, `from_awq`, `from_compressed_tensors`,
-    `from_float`), by `from_checkpoint`, which recognises them, or by `quantize`. The plain
-    constructor makes an empty layer for `load_state_dict`: `details` are the fields of `Form`.
+    `from_int8`, `from_fp8`, `from_mxfp4`, `from_float`), by `from_checkpoint`, which recognises
+    them, or by `quantize`. The plain constructor makes an empty layer for `load_state_dict`:
+    `details` are the fields of `Form`.
 
     The tensors are buffers named as `Form`'s storage names them. Casts of the module
     (`.half()`, `.to(torch.float32)`) leave their dtypes, which belong to the format. Each call
@@ -100,11 +101,20 @@ class QuantizedLinear(nn.Module):
 
     @classmethod
     def from_awq(
-        cls, qweight: Tensor, qzeros: Tensor, scales: Tensor, *, bias: Tensor | None = None
+        cls,
+        qweight: Tensor,
+        qzeros: Tensor,
+        scales: Tensor,
+        *,
+        repack: bool = True,
+        bias: Tensor | None = None,
     ) -> QuantizedLinear:
         """From an AWQ checkpoint: qweight int32 `[K, N/8]`, qzeros int32 `[K/G, N/8]`, scales
-        `[K/G, N]`."""
-        return cls.of(*checkpoint.awq(qweight, qzeros, scales), bias)
+        `[K/G, N]`.
+
+        The words are turned once to those of int4, or with `repack=False` kept as they are.
+        """
+        return cls.of(*checkpoint.awq(qweight, qzeros, scales, repack=repack), bias)
 
     @classmethod
     def from_compressed_tensors(
@@ -133,6 +143,39 @@ class QuantizedLinear(nn.Module):
         return cls.of(*checkpoint.int8(weight, weight_scale), bias)
 
     @classmethod
+    def from_fp8(
+        cls,
+        weight: Tensor,
+        weight_scale: Tensor | None = None,
+        *,
+        weight_scale_inv: Tensor | None = None,
+        input_scale: Tensor | None = None,
+        block: tuple[int, int] | None = None,
+        fmt: str | None = None,
+        bias: Tensor | None = None,
+    ) -> QuantizedLinear:
+        """From fp8 codes `[N, K]` and scales: one, `[N]`, `[N, 1]`, or one per block.
+
+        Both names of the scale multiply. `block` (outputs, inputs) is (128, 128) where the shape
+        says so. `input_scale` is the activations' in a static checkpoint; they stay fp16 unless
+        `with_activation_bits(8)` asks for fp8, static with this scale and per row without it.
+        `fmt` "e4m3" or "e5m2" tells what uint8 codes are. Codes of NaN are refused.
+        """
+        scales = [s for s in (weight_scale, weight_scale_inv) if s is not None]
+        if len(scales) != 1:
+            refuse("weight_scale", "weight_scale or weight_scale_inv", f"{len(scales)} of them")
+        made = checkpoint.fp8(weight, scales[0], block=block, input_scale=input_scale, fmt=fmt)
+        return cls.of(*made, bias)
+
+    @classmethod
+    def from_mxfp4(
+        cls, weight: Tensor, weight_scale: Tensor, *, bias: Tensor | None = None
+    ) -> QuantizedLinear:
+        """From e2m1 codes uint8 `[N, K/2]`, low nibble for even k, or blocks `[N, K/32, 16]`, and
+        e8m0 scales `[N, K/32]`."""
+        return cls.of(*checkpoint.mxfp4(weight, weight_scale), bias)
+
+    @classmethod
     def from_float(cls, weight: Tensor, *, bias: Tensor | None = None) -> QuantizedLinear:
         """A float matrix `[N, K]` kept as fp16."""
         return cls.of(*checkpoint.plain(weight), bias)
@@ -148,10 +191,11 @@ class QuantizedLinear(nn.Module):
         **how: Any,
     ) -> QuantizedLinear:
         """Round a float matrix `[N, K]` to a format, to the nearest code: "gptq" ("int4"), "awq",
-        "int8", "f16".
+        "int8", "fp8" ("e4m3"), "e5m2", "mxfp4", "f16".
 
         `group_size` along K, -1 the whole of it; int4 takes 128 if none is given, int8 one scale
-        per output. `symmetric=True` leaves int4 without zeros.
+        per output. `symmetric=True` leaves int4 without zeros. fp8 takes `scale`: "channel",
+        "tensor" or a block (outputs, inputs).
         """
         if weight.dim() != 2 or not weight.is_floating_point():
             refuse("weight", "a float matrix [N, K]", f"{weight.dtype} {list(weight.shape)}")
@@ -231,7 +275,8 @@ class QuantizedLinear(nn.Module):
             y: Tensor = torch.ops.rdna_jit.quantized_linear(x, weight, self.bias, self._kind.text)
             return y
         self._check(x)
-        return selector.run(self._kind, x, self._buffers, self.bias)  # type: ignore[arg-type]
+        held = self._buffers  # attributes of a module cost more
+        return selector.run(self._kind, x, held, held["bias"])  # type: ignore[arg-type]
 
     def _check(self, x: Tensor) -> None:
         if x.dtype != torch.float16:

@@ -126,7 +126,7 @@ def _choose(
 
 def _measure(form: Form, index: int, x: Tensor, t: Tensors, bias: Tensor | None) -> None:
     """Time the first class that can serve many rows against torch.matmul."""
-    many = x.new_ones((crossover.MEASURED_ROWS[-1], form.K))
+    many = x.new_ones((crossover.measured_rows(form)[-1], form.K))
     most = Call(form, many.shape[0], _arch())
     for kernel in serving(form):
         if kernel.uses_matmul(most) or not kernel.can_implement(most)[0]:
@@ -174,7 +174,7 @@ def select(form: Form, x: Tensor, t: Tensors, bias: Tensor | None) -> Selection:
             seen = True
             reason = kernel.can_implement(call)[1]
         elif not reason and _too_slow(kernel, call, limit):
-            reason = f"torch.matmul is faster above {limit} rows"
+            reason = f"torch.matmul is faster {limit}"
         elif not reason and seen:
             reason = f"comes after {taken.__name__}"
         candidates.append(Candidate(kernel.__name__, kernel is taken, reason))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import replace
+from math import gcd
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from rdna_jit.layers.form import ALIASES, Form, Tensors, cut_groups, refuse
 
 Layout = dict[str, tuple[tuple[int, ...], torch.dtype]]
 _INT, _HALF = torch.int32, torch.float16
+_LEAST_BLOCK = 32  # inputs that a kernel takes under one scale
 
 
 class Storage(ABC):
@@ -217,12 +219,14 @@ class Int8Storage(Storage):
         size = int(group_size or K) if grouped else K
         if size <= 0 or K % size:
             refuse("group_size", f"a divisor of K = {K}", group_size)
-        codes, scale = formats.make_int8_shadow(weight.reshape(-1, size), **how)
+        codes, scale = formats.quantize_int8(weight, size, **how)
         dtype = str(scale.dtype).removeprefix("torch.")
         kind = "group" if grouped else "channel"
         form = Form("i8", N, K, size if grouped else 0, scale=kind, scale_dtype=dtype)
-        scale = scale.view(N, K // size) if grouped else scale
-        return form, {"weight": codes.view(N, K), "weight_scale": scale}
+        return form, {
+            "weight": codes,
+            "weight_scale": scale if grouped else scale[:, 0].contiguous(),
+        }
 
 
 class F16Storage(Storage):
@@ -255,10 +259,115 @@ class F16Storage(Storage):
         return Form("f16", *weight.shape), {"weight": half.contiguous()}
 
 
+class Fp8Storage(Storage):
+    """Codes float8 `[N, K]`, fp32 scales per tensor `[1]`, per output `[N]` or per block."""
+
+    fmt = "e4m3"
+
+    @staticmethod
+    def layout(form: Form) -> Layout:
+        N, K = form.N, form.K
+        shape: tuple[int, ...] = (N,) if form.scale == "channel" else (1,)
+        if form.block:
+            shape = (-(-N // form.block[0]), -(-K // form.block[1]))
+        tensors: Layout = {
+            "weight": ((N, K), formats.fp8.DTYPES[form.format]),
+            "weight_scale": (shape, torch.float32),
+        }
+        if form.input_scale:
+            tensors["input_scale"] = ((1,), torch.float32)
+        return tensors
+
+    @staticmethod
+    def dequantize(form: Form, t: Tensors, dtype: torch.dtype) -> torch.Tensor:
+        return formats.dequantize_fp8(t["weight"], t["weight_scale"], form.block, dtype=dtype)
+
+    @staticmethod
+    def columns(form: Form, t: Tensors, begin: int, end: int) -> tuple[Form, Tensors]:
+        cut = {**t, "weight": t["weight"][begin:end]}
+        made = replace(form, N=end - begin)
+        if form.scale == "channel":
+            cut["weight_scale"] = t["weight_scale"][begin:end]
+        elif form.block:
+            size, cut["weight_scale"] = _cut_blocks(t["weight_scale"], form, begin, end, dim=0)
+            made = replace(made, block=(size, form.block[1]))
+        return made, cut
+
+    @staticmethod
+    def rows(form: Form, t: Tensors, begin: int, end: int) -> tuple[Form, Tensors]:
+        cut = {**t, "weight": t["weight"][:, begin:end]}
+        made = replace(form, K=end - begin)
+        if form.block:
+            size, cut["weight_scale"] = _cut_blocks(t["weight_scale"], form, begin, end, dim=1)
+            made = replace(made, block=(form.block[0], size))
+        return made, cut
+
+    @classmethod
+    def quantize(
+        cls, weight: torch.Tensor, group_size: int | None, **how: Any
+    ) -> tuple[Form, Tensors]:
+        if group_size is not None:
+            hint = 'say scale="tensor", "channel" or a block (rows, columns)'
+            refuse("group_size", "None for fp8", group_size, hint)
+        codes, scale = formats.quantize_fp8(weight, cls.fmt, **how)
+        kind = how.get("scale", "channel")
+        block = None if isinstance(kind, str) else (int(kind[0]), int(kind[1]))
+        N, K = weight.shape
+        form = Form(cls.fmt, N, K, scale="block" if block else kind, block=block)
+        return form, {"weight": codes, "weight_scale": scale}
+
+
+class E5M2Storage(Fp8Storage):
+    """The other fp8: more range, less precision."""
+
+    fmt = "e5m2"
+
+
+class Mxfp4Storage(Storage):
+    """e2m1 codes uint8 `[N, K/2]`, a power of two uint8 `[N, K/32]` for 32 of them."""
+
+    rows_of = 32
+
+    @staticmethod
+    def layout(form: Form) -> Layout:
+        N, K = form.N, form.K
+        return {
+            "weight": ((N, K // 2), torch.uint8),
+            "weight_scale": ((N, K // 32), torch.uint8),
+        }
+
+    @staticmethod
+    def dequantize(form: Form, t: Tensors, dtype: torch.dtype) -> torch.Tensor:
+        return formats.dequantize_mxfp4(t["weight"], t["weight_scale"], dtype)
+
+    @staticmethod
+    def columns(form: Form, t: Tensors, begin: int, end: int) -> tuple[Form, Tensors]:
+        return replace(form, N=end - begin), {name: x[begin:end] for name, x in t.items()}
+
+    @staticmethod
+    def rows(form: Form, t: Tensors, begin: int, end: int) -> tuple[Form, Tensors]:
+        return replace(form, K=end - begin), {
+            "weight": t["weight"][:, begin // 2 : end // 2],
+            "weight_scale": t["weight_scale"][:, begin // 32 : end // 32],
+        }
+
+    @staticmethod
+    def quantize(weight: torch.Tensor, group_size: int | None, **how: Any) -> tuple[Form, Tensors]:
+        if group_size not in (None, 32):
+            refuse("group_size", "32, as in every MXFP4 matrix", group_size)
+        codes, scale = formats.quantize_mxfp4(weight, **how)
+        N, K = weight.shape
+        form = Form("mxfp4", N, K, 32, scale="group")
+        return form, {"weight": codes, "weight_scale": scale}
+
+
 STORAGES: dict[str, type[Storage]] = {
     "int4": Int4Storage,
     "awq": AwqStorage,
     "i8": Int8Storage,
+    "e4m3": Fp8Storage,
+    "e5m2": E5M2Storage,
+    "mxfp4": Mxfp4Storage,
     "f16": F16Storage,
 }
 
@@ -278,10 +387,13 @@ def complete(format: str, N: int, K: int, group_size: int | None, **details: Any
     if name in ("int4", "awq"):
         size = 128 if group_size is None else K if group_size == -1 else group_size
         details = {"scale": "group", "zeros": name == "awq", **details}
+    elif name == "mxfp4":
+        size, details = 32, {"scale": "group", **details}
     else:
         size = group_size if group_size not in (None, -1, K) else 0  # type: ignore[assignment]
-        if name == "i8":
-            details = {"scale": "group" if size else "channel", **details}
+        if name in ("i8", "e4m3", "e5m2"):
+            kind = "block" if details.get("block") else "group" if size else "channel"
+            details = {"scale": kind, **details}
     if size < 0 or (size and K % size):
         refuse("group_size", f"a divisor of in_features = {K}, or -1 for all of it", group_size)
     return Form(name, N, K, size, **details)
@@ -294,3 +406,24 @@ def _cut_scales(
     parts = form.group_size // made.group_size
     fine = scales.repeat_interleave(parts, dim) if parts > 1 else scales
     return fine.narrow(dim, begin // made.group_size, made.groups)
+
+
+def _cut_blocks(
+    scale: torch.Tensor, form: Form, begin: int, end: int, *, dim: int
+) -> tuple[int, torch.Tensor]:
+    """The block size along `dim` after a cut, and its scales; blocks that it splits become smaller.
+
+    The last block may be a part of one, as in the whole.
+    """
+    assert form.block is not None
+    size, length = form.block[dim], (form.N, form.K)[dim]
+    least = 1 if dim == 0 else _LEAST_BLOCK
+    cut = gcd(size, begin, 0 if end == length else end)
+    if cut != size and cut % least:
+        refuse(
+            "slice", f"cuts of K on multiples of {least} inputs",
+            f"inputs {begin}..{end} in blocks of {size}",
+            "use another number of ranks, or replicate the layer",
+        )  # fmt: skip
+    fine = scale.repeat_interleave(size // cut, dim) if cut != size else scale
+    return cut, fine.narrow(dim, begin // cut, -(-end // cut) - begin // cut)

@@ -92,6 +92,35 @@ class Codes:
         return tensors
 
 
+E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+
+
+def fp8_bytes(fmt: str, N: int, K: int, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Random finite codes uint8 `[N, K]` and the float64 numbers that they mean."""
+    bits, bias = {"e4m3": (3, 7), "e5m2": (2, 15)}[fmt]
+    last = {"e4m3": 0x7F, "e5m2": 0x7C}[fmt]
+    magnitude = torch.randint(0, last, (N, K), generator=generator(seed))
+    sign = torch.randint(0, 2, (N, K), generator=generator(seed + 1))
+    exponent, fraction = magnitude >> bits, (magnitude & (1 << bits) - 1).double() / (1 << bits)
+    normal = torch.ldexp(1 + fraction, exponent - bias)
+    subnormal = torch.ldexp(fraction, torch.full_like(exponent, 1 - bias))
+    value = torch.where(exponent > 0, normal, subnormal) * (1 - 2 * sign)
+    return (magnitude | sign << 7).to(torch.uint8), value
+
+
+def mxfp4_bytes(N: int, K: int, seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
+    """Codes uint8 `[N, K/2]`, scales uint8 `[N, K/32]`, and the float64 weights `[N, K]`."""
+    g = generator(seed)
+    codes = torch.randint(0, 16, (N, K), generator=g)
+    scale = torch.randint(117, 124, (N, K // 32), generator=g)
+    table = torch.tensor([*E2M1, *(-v for v in E2M1)], dtype=torch.float64)
+    value = table[codes] * torch.ldexp(
+        torch.ones(N, K // 32).double(), scale - 127
+    ).repeat_interleave(32, 1)
+    packed = (codes[:, 0::2] | codes[:, 1::2] << 4).to(torch.uint8)
+    return packed, scale.to(torch.uint8), value
+
+
 def activations(*shape: int, seed: int = 1) -> Tensor:
     return (0.25 * torch.randn(shape, generator=generator(seed))).half()
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from rdna_jit import ContractError, QuantizedLinear
-from tests.layers.packing import Codes
+from tests.layers.packing import Codes, fp8_bytes, mxfp4_bytes
 
 N, K, G = 16, 128, 32
 PREFIX = "model.layers.3.mlp.down_proj"
@@ -57,6 +57,36 @@ def test_float_and_int8_weights_and_no_prefix():
     assert layer.format == "i8" and torch.equal(layer.dequantize(), codes.half())
 
 
+@pytest.mark.parametrize("scale", ("weight_scale", "weight_scale_inv"))
+@pytest.mark.parametrize("static", (False, True))
+def test_fp8(scale, static):
+    bits, value = fp8_bytes("e4m3", N, K)
+    tensors = {"weight": bits.view(torch.float8_e4m3fn), scale: torch.full((1, 1), 0.5)}
+    if static:
+        tensors["input_scale"] = torch.tensor(0.25)
+    layer = QuantizedLinear.from_checkpoint(file(tensors), PREFIX)
+    assert (layer.format, layer.form.input_scale) == ("e4m3", static)
+    assert torch.equal(layer.dequantize(torch.float64), 0.5 * value)
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("weight", "weight_scale"),
+        ("weight_packed", "weight_scale"),
+        ("weight_blocks", "weight_scales"),
+        ("blocks", "scales"),
+    ],
+)
+def test_mxfp4(names):
+    codes, scale, value = mxfp4_bytes(N, K)
+    layer = QuantizedLinear.from_checkpoint(
+        file(dict(zip(names, (codes, scale), strict=True))), PREFIX
+    )
+    assert layer.format == "mxfp4"
+    assert torch.equal(layer.dequantize(torch.float64), value)
+
+
 @pytest.mark.parametrize("version", (1, 2))
 def test_symmetric_gptq_tells_its_version(version):
     codes = Codes.random(N, K, G, symmetric=True)
@@ -75,6 +105,10 @@ def test_a_given_version_of_gptq_is_used():
     [
         ({}, "got nothing; pass the layer's prefix"),
         ({"weight": torch.zeros(2, 2).to(torch.int32)}, r"got weight int32\[2, 2\]"),
+        (
+            {"weight": torch.zeros(2, 2).to(torch.float8_e5m2), "input_scale": torch.ones(1)},
+            "expected weight_scale or weight_scale_inv, got neither",
+        ),
         (
             {"weight": torch.zeros(2, 2), "weight_odd": torch.zeros(1)},
             r"got weight float32\[2, 2\], weight_odd float32\[1\]; from_gptq",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 
 import pytest
 import torch
@@ -161,7 +162,7 @@ def test_many_rows_go_to_matmul_above_a_crossover_that_was_set():
     assert (taken(made, 8), taken(made, 9), taken(made, 33)) == (W4, BLAS, HYBRID)
     rdna_jit.layers.set_crossover(40)
     assert (taken(made, 40), taken(made, 41)) == (W4, HYBRID)
-    assert reasons(made, 41)[W4] == "torch.matmul is faster above 40 (set) rows"
+    assert reasons(made, 41)[W4] == "torch.matmul is faster above 40 rows (set)"
     rdna_jit.layers.set_crossover(50, format="int4", N=N, K=K)
     assert (taken(made, 50), taken(made, 51)) == (W4, HYBRID)
     rdna_jit.layers.set_crossover(None, format="gptq", N=N, K=K)
@@ -248,7 +249,56 @@ def test_the_crossover_is_measured_once_on_a_card(monkeypatch):
     assert not crossover.to_measure(form, 0, 512)
     assert crossover.crossover(form, 0) == found
     assert [t[0] for t in found.times_us] == list(crossover.MEASURED_ROWS)
-    assert str(*rdna_jit.layers.crossovers().values()) == "256 (measured)"
+    assert str(*rdna_jit.layers.crossovers().values()) == "above 256 rows (measured)"
+
+
+def test_the_first_large_call_measures(monkeypatch, caplog):
+    samples = []
+
+    class Clock:
+        def synchronize(self):
+            pass
+
+        def time_us(self, launch):
+            launch()
+            samples.append(len(samples) // crossover._SAMPLES % 2)  # ours, then torch.matmul
+            return 1.0 if samples[-1] else 9.0
+
+    real = crossover.to_measure
+    monkeypatch.setattr(crossover, "_clock", Clock)
+    monkeypatch.setattr(crossover, "_WARM_SECONDS", 0)
+    monkeypatch.setattr(crossover, "MEASURED_ROWS", (64, 80))
+    monkeypatch.setattr(
+        crossover, "to_measure",
+        lambda form, index, rows: rows > 64 and crossover.crossover(form, 0).source == "modelled",
+    )  # fmt: skip
+    made, x = layer(), activations(70, K)
+    with caplog.at_level(logging.INFO, "rdna_jit"):
+        made(x[:64])
+        assert not samples
+        made(x)
+        made(x)
+    assert len(samples) == 2 * 2 * crossover._SAMPLES
+    assert "N=24 K=128: torch.matmul above 64 rows (measured), found in" in caplog.text
+    assert (taken(made, 64), taken(made, 65)) == (W4, HYBRID)
+    assert not real(made.form, 0, 5000)  # the emulator measures nothing
+
+
+def test_a_huge_layer_is_measured_with_fewer_rows():
+    form = QuantizedLinear(128, 24, "int8").form
+    assert crossover.measured_rows(form) == crossover.MEASURED_ROWS
+    assert crossover.measured_rows(replace(form, N=248320)) == (64, 256)
+    assert crossover.measured_rows(replace(form, N=1 << 30)) == (64,)
+
+
+def test_the_estimate():
+    form = replace(layer().form, N=5120, K=5120)
+    for rows in crossover.MEASURED_ROWS:
+        ours, blas = crossover.modelled_us(form, rows)
+        assert ours > 2e-6 * rows * 5120**2 / 38.1  # not above the rate of dots
+        assert blas > 2e-6 * rows * 5120**2 / 21
+    assert crossover.modelled(form) is None
+    assert crossover.crossover(form, -1) == crossover.Crossover(None, "modelled")
 
 
 def test_wins_are_read_from_the_large_end():

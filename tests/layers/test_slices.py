@@ -17,6 +17,10 @@ WHOLE = {
     "awq": {"group_size": 64},
     "int8": {},
     "int8 groups": {"format": "int8", "group_size": 128},
+    "fp8": {},
+    "fp8 tensor": {"format": "fp8", "scale": "tensor"},
+    "fp8 blocks": {"format": "fp8", "scale": (32, 128)},
+    "mxfp4": {},
     "f16": {},
 }
 
@@ -63,6 +67,17 @@ def test_groups_that_a_cut_would_split_are_subdivided():
     assert made("int8 groups").slice(1, 3, 4).group_size == 32
 
 
+def test_blocks_that_a_cut_would_split_become_smaller():
+    layer = made("fp8 blocks")
+    assert layer.slice(0, 1, 4).form.block == (16, 128)
+    assert layer.slice(1, 3, 4).form.block == (32, 32)
+    assert layer.slice(1, 3, 5).form.block == (32, 128)
+    odd = QuantizedLinear.quantize(WEIGHT[:, :320], "fp8", scale=(48, 128))  # blocks in part
+    parts = [odd.slice(0, rank, 2) for rank in range(2)]
+    assert [part.form.block for part in parts] == [(16, 128), (16, 128)]
+    assert torch.equal(torch.cat([p.dequantize() for p in parts]), odd.dequantize())
+
+
 def test_act_order_is_cut_along_outputs_only():
     codes = Codes.random(N, K, 64, act_order=True)
     layer = QuantizedLinear.from_gptq(**codes.gptq())
@@ -80,6 +95,8 @@ def test_act_order_is_cut_along_outputs_only():
         ("int4", 0, 0, 16, "64 in 16 parts; use another number of ranks"),
         ("int4", 1, 0, 8, r"multiples of 32 rows, got rows 0..80 of K = 640 in groups of 32"),
         ("int8", 1, 0, 7, "inputs that divide into parts of a multiple of 8, got 640 in 7"),
+        ("mxfp4", 1, 0, 8, "inputs that divide into parts of a multiple of 32, got 640 in 8"),
+        ("fp8 blocks", 1, 0, 8, r"multiples of 32 inputs, got inputs 0..80 in blocks of 128"),
         ("int8", 2, 0, 2, r"dim: expected 0 \(outputs\) or 1 \(inputs\), got 2"),
         ("int8", 0, 2, 2, r"rank: expected 0..1, got 2"),
     ],
