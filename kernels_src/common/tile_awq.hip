@@ -30,8 +30,8 @@ struct TileAwq {
   };
 
   GlobalBytes words, zeros, scales;
-  u32 word;          // the thread's, of the matrix
-  u32 pair;          // its first pair of rows in the step
+  u32 pair;          // the thread's first pair of rows in the step
+  u32 word_lane, zero_lane;  // byte offsets of its word
   u32 scale_column;  // the lane's first
   u32 zero[8];       // what slot s of a word subtracts, both halves: see int4_zero
 
@@ -41,32 +41,35 @@ struct TileAwq {
       : words(global_bytes(qweight)),
         zeros(global_bytes((const char*)z)),
         scales(global_bytes(s)),
-        word(tile_column / 8 + thread_x() % WORDS),
         pair(thread_x() / WORDS * PAIRS) {
+    u32 word = tile_column / 8 + thread_x() % WORDS;
     if (N % TILE_COLUMNS != 0 && word >= N / 8) word = N / 8 - 1;
+    zero_lane = word * 4;
+    word_lane = word * 4 + (K % TILE_K == 0 ? pair * (u32)(2 * W_STRIDE * 4) : 0);
     scale_column = tile_column + column_of_lane();
     if (N % TILE_COLUMNS != 0 && scale_column >= N) scale_column = N - 4;
   }
 
   MEMBER void fetch(u32 step, bool fresh, Piece& piece) {
-    const GlobalBytes from = launder_base(words + step * (TILE_K * W_STRIDE * 4));
+    GlobalBytes from = words + step * (TILE_K * W_STRIDE * 4);
+    launder_lane(word_lane);
 #pragma unroll
     for (u32 i = 0; i < 2 * PAIRS; ++i) {
-      u32 row = pair * 2 + i;
-      if constexpr (K % TILE_K != 0) {  // x is 0 there
-        const u32 rest = K - 1 - step * TILE_K;
-        row = row < rest ? row : rest;
+      from = launder_base(from);
+      if constexpr (K % TILE_K == 0) {
+        piece.words[i] = *(const GLOBAL u32*)(from + word_lane);
+        from += W_STRIDE * 4;
+      } else {  // x is 0 past the end
+        const u32 row = pair * 2 + i, rest = K - 1 - step * TILE_K;
+        const u32 line = (row < rest ? row : rest) * (u32)(W_STRIDE * 4);
+        piece.words[i] = *(const GLOBAL u32*)(from + (word_lane + line));
       }
-      u32 lane = row * (u32)(W_STRIDE * 4) + word * 4;
-      launder_lane(lane);
-      piece.words[i] = *(const GLOBAL u32*)(from + lane);
     }
     if (!HAS_ZEROS || !fresh) return;
     const u32 group = GROUP_STEPS == 0 ? 0 : step / (GROUP_STEPS == 0 ? 1 : GROUP_STEPS);
     const GlobalBytes at = launder_base(zeros + group * (Z_STRIDE * 4));
-    u32 lane = word * 4;
-    launder_lane(lane);
-    piece.zeros = *(const GLOBAL u32*)(at + lane);
+    launder_lane(zero_lane);
+    piece.zeros = *(const GLOBAL u32*)(at + zero_lane);
   }
 
   MEMBER void put(const Piece& piece, bool fresh, u32x4* image) {

@@ -21,6 +21,7 @@ struct TileInt4 {
   static constexpr u32 ITEMS = TILE_COLUMNS / COLUMNS;  // words per thread
   static_assert(tile_threads(ROWS) == 4 * COLUMNS, "four word rows per step");
   static constexpr bool EVEN = N % TILE_COLUMNS == 0;
+  static constexpr u32 LANES = EVEN ? 1 : ITEMS;  // of even tiles words are constants apart
   struct Piece {
     u32 words[ITEMS], zeros[ITEMS];
   };
@@ -29,9 +30,9 @@ struct TileInt4 {
   };
 
   GlobalBytes words, zeros, scales;
-  u32 row, first;            // the thread's word row of the step and column of the tile
-  u32 column[ITEMS];         // of the matrix
-  u32 scale_column;          // the lane's first
+  u32 row, first;    // the thread's word row of the step and column of the tile
+  u32 word_lane[LANES], zero_lane[LANES], zero_shift[LANES];  // byte offsets, bits
+  u32 scale_column;  // the lane's first
   Int4Zero zero[ITEMS];
 
   MEMBER static u32 column_of_lane() { return lane_id() * LANE_COLUMNS; }
@@ -43,9 +44,12 @@ struct TileInt4 {
         row(thread_x() / COLUMNS),
         first(thread_x() % COLUMNS) {
 #pragma unroll
-    for (u32 i = 0; i < ITEMS; ++i) {
+    for (u32 i = 0; i < LANES; ++i) {
       const u32 n = tile_column + first + i * COLUMNS;
-      column[i] = EVEN || n < N ? n : N % 8 == 0 ? N - 8 + n % 8 : N - 1;
+      const u32 column = EVEN || n < N ? n : N % 8 == 0 ? N - 8 + n % 8 : N - 1;
+      word_lane[i] = column * 4 + (K % TILE_K == 0 ? row * (u32)(W_STRIDE * 4) : 0);
+      zero_lane[i] = ZEROS == 1 ? (column >> 3) * 4 : column;
+      zero_shift[i] = column % 8 * 4;
     }
     scale_column = tile_column + column_of_lane();
     if (!EVEN && scale_column >= N) scale_column = N - 1;
@@ -53,16 +57,18 @@ struct TileInt4 {
   }
 
   MEMBER void fetch(u32 step, bool fresh, Piece& piece) {
-    u32 r = row;
-    if constexpr (K % TILE_K != 0) {  // x is 0 there
+    const GlobalBytes from = launder_base(words + step * (4 * W_STRIDE * 4));
+    u32 line = 0;
+    if constexpr (K % TILE_K != 0) {  // x is 0 past the end
       const u32 rest = K / 8 - 1 - step * 4;
-      r = r < rest ? r : rest;
+      line = (row < rest ? row : rest) * (u32)(W_STRIDE * 4);
     }
-    GlobalBytes from = launder_base(words + step * (4 * W_STRIDE * 4));
+#pragma unroll
+    for (u32 i = 0; i < LANES; ++i) launder_lane(word_lane[i]);
 #pragma unroll
     for (u32 i = 0; i < ITEMS; ++i) {
-      u32 lane = r * (u32)(W_STRIDE * 4) + column[EVEN ? 0 : i] * 4;
-      launder_lane(lane);
+      u32 lane = word_lane[EVEN ? 0 : i];
+      if constexpr (K % TILE_K != 0) lane += line;
       piece.words[i] = *(const GLOBAL u32*)(from + lane + (EVEN ? i * COLUMNS * 4 : 0));
     }
     if (ZEROS > 0 && fresh) fetch_zeros(step, piece);
@@ -72,11 +78,12 @@ struct TileInt4 {
     const u32 group = GROUP_STEPS == 0 ? 0 : step / (GROUP_STEPS == 0 ? 1 : GROUP_STEPS);
     const GlobalBytes from = launder_base(zeros + group * (Z_STRIDE * (ZEROS == 1 ? 4 : 1)));
 #pragma unroll
+    for (u32 i = 0; i < LANES; ++i) launder_lane(zero_lane[i]);
+#pragma unroll
     for (u32 i = 0; i < ITEMS; ++i) {
-      u32 lane = ZEROS == 1 ? (column[i] >> 3) * 4 : column[i];
-      launder_lane(lane);
-      if constexpr (ZEROS == 1) piece.zeros[i] = *(const GLOBAL u32*)(from + lane);
-      if constexpr (ZEROS == 2) piece.zeros[i] = *(const GLOBAL u8*)(from + lane);
+      const u32 lane = zero_lane[EVEN ? 0 : i], apart = EVEN ? i * COLUMNS : 0;
+      if constexpr (ZEROS == 1) piece.zeros[i] = *(const GLOBAL u32*)(from + lane + apart / 2);
+      if constexpr (ZEROS == 2) piece.zeros[i] = *(const GLOBAL u8*)(from + lane + apart);
     }
   }
 
@@ -85,7 +92,7 @@ struct TileInt4 {
 #pragma unroll
       for (u32 i = 0; i < ITEMS; ++i) {
         if constexpr (ZEROS == 1) {
-          const u32 shift = column[EVEN ? 0 : i] % 8 * 4;
+          const u32 shift = zero_shift[EVEN ? 0 : i];
           zero[i] = int4_zero(__builtin_amdgcn_ubfe(piece.zeros[i], shift, 4), ZERO_OFFSET);
         } else {
           zero[i] = int4_zero_byte(piece.zeros[i]);
