@@ -1,12 +1,14 @@
-"""Counters of the int4 MoE decode kernels on the emulator: python -m benchmarks.moe [--json] ...
+"""Counters of the MoE kernels on the emulator: python -m benchmarks.moe [--json] [--layer L] ...
 
-Per number of tokens one line for each stage and one for both: vector instructions per 32
-slot-weights (one weight of one live slot) over the whole kernel, registers and spills, bytes of
-weights per lane and load, workgroups and waves, bytes requested, how often each live weight was
-requested (ids and arguments counted in, about 1 %), bytes touched, the model's time for a card over
-the time that the operands need from memory (floor), and the error against float64. Counts are exact
-for the compiler at hand; times are a model's. The default layer is a quarter of Flash-Next's under
-four-way expert parallelism: 16 of 64 experts local, a quarter of the slots live.
+Per format, layer and number of tokens one line for each launch and one for the whole: vector
+instructions per 32 slot-weights (one weight of one live slot) over the whole kernel, registers and
+spills, bytes of weights per lane and load, workgroups and waves, bytes requested, how often each
+live weight was requested (ids and arguments counted in, about 1 %), bytes touched, the model's time
+for a card over the time that the operands need from memory (floor), and the error against float64.
+Counts are exact for the compiler at hand; times are a model's. Experts are capped at 16, which
+changes no count per live slot: flash-next is a quarter of the layer under four-way expert
+parallelism, a quarter of the slots live; of the other layers all slots are. `peer` is what the
+reference kernels of spec/peers' int4 measurements take for the same work.
 """
 
 from __future__ import annotations
@@ -14,16 +16,23 @@ from __future__ import annotations
 import argparse
 import json
 import re
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
 
 import torch
 
 from rdna_jit.emulator.cards import CARDS
+from rdna_jit.emulator.profile import Profile
+from rdna_jit.emulator.profiling import profiling
 from rdna_jit.formats import moe as packing
-from rdna_jit.ops.moe import moe_int4_decode
+from rdna_jit.formats.moe_weights import MoEWeights
+from rdna_jit.ops.moe import moe_decode
 
 TOKENS = (1, 4, 8, 16)
-BOUNDS = {1: 60.0, 8: 46.0}  # vector instructions per 32 slot-weights, symmetric
+BOUNDS = {1: 60.0, 8: 46.0}  # vector instructions per 32 slot-weights, symmetric int4
+PEERS = {1: 68.1, 8: 78.1}  # the forks' int4 kernels on flash-next: 0.98 M and 7.5 M in all
+FORMATS = ("int4", "i8", "e4m3", "e5m2", "mxfp4", "f16")
+_BITS = {"int4": 4, "mxfp4": 4, "f16": 16}
 
 
 @dataclass(frozen=True)
@@ -38,16 +47,29 @@ class Layer:
     E_g: int = 64
 
 
+LAYERS = {
+    "flash-next": Layer(),
+    "30b": Layer(2048, 768, 32, 8, 16, 16),
+    "30b-tp4": Layer(2048, 192, 32, 8, 16, 16),
+    "35b": Layer(2048, 512, 32, 8, 16, 16),
+    "122b": Layer(3072, 1024, 128, 8, 16, 16),
+    "v4-flash-tp4": Layer(4096, 512, 32, 6, 16, 16),
+    "glm-tp4": Layer(4096, 512, 128, 8, 16, 16),
+}
+
+
 @dataclass
 class Row:
-    """One stage, or both; bytes in MB (1e6)."""
+    """One launch, or all; bytes in MB (1e6)."""
 
+    format: str
     M: int
     stage: str
     live_slots: int
     live_experts: int
     valu: float
     bound: float | None = None
+    peer: float | None = None
     vgprs: int = 0
     spills: int = 0
     load_bytes: int = 0
@@ -66,36 +88,59 @@ class Row:
     @property
     def line(self) -> str:
         limit = f"<={self.bound:g}" if self.bound else ""
+        peer = f"{self.peer:g}" if self.peer else ""
         grid = "x".join(map(str, self.grid)) + (f" of {self.waves}" if self.waves else "")
         errors = "" if self.rel_l2 is None else f"{self.rel_l2:>9.1e}{self.max_norm:>9.1e}"
         return (
-            f"{self.M:>3} {self.stage:<8}{self.live_slots:>5}/{self.live_experts:<4}"
-            f"{self.valu:>7.2f}{limit:>6}{self.vgprs:>6}{self.spills:>7}{self.load_bytes:>5}"
-            f"{grid:>13}{self.waves_per_simd:>7}{self.requested_mb:>9.2f}{self.touched_mb:>8.2f}"
-            f"{self.weight_reads:>7.2f}{self.time_us:>8.2f}{self.floor_us:>8.2f}"
-            f"{self.time_us / self.floor_us:>7.2f} {self.bound_by:<8}{errors}"
+            f"{self.format:<6}{self.M:>3} {self.stage:<8}{self.live_slots:>5}/"
+            f"{self.live_experts:<4}{self.valu:>7.2f}{limit:>6}{peer:>6}{self.vgprs:>6}"
+            f"{self.spills:>7}{self.load_bytes:>5}{grid:>13}{self.waves_per_simd:>7}"
+            f"{self.requested_mb:>9.2f}{self.touched_mb:>8.2f}{self.weight_reads:>7.2f}"
+            f"{self.time_us:>8.2f}{self.floor_us:>8.2f}{self.time_us / self.floor_us:>7.2f}"
+            f" {self.bound_by:<8}{errors}"
         )
 
 
 HEAD = (
-    f"{'M':>3} {'stage':<8}{'live':>10}{'VALU':>7}{'bound':>6}{'VGPRs':>6}{'spills':>7}{'load':>5}"
-    f"{'grid':>13}{'w/SIMD':>7}{'req MB':>9}{'MB':>8}{'reads':>7}{'us':>8}{'floor':>8}{'ratio':>7}"
-    f" {'by':<8}{'rel L2':>9}{'max':>9}"
+    f"{'':<6}{'M':>3} {'stage':<8}{'live':>10}{'VALU':>7}{'bound':>6}{'peer':>6}{'VGPRs':>6}"
+    f"{'spills':>7}{'load':>5}{'grid':>13}{'w/SIMD':>7}{'req MB':>9}{'MB':>8}{'reads':>7}{'us':>8}"
+    f"{'floor':>8}{'ratio':>7} {'by':<8}{'rel L2':>9}{'max':>9}"
 )
 
 
-def weights(layer: Layer, asymmetric: bool, seed: int = 0) -> dict[str, torch.Tensor]:
-    """Codes around the middle, zeros 7..9, scales 0.005..0.015."""
+def weights(
+    layer: Layer, asymmetric: bool, format: str = "int4", seed: int = 0, block: int = 0
+) -> dict[str, torch.Tensor | None]:
+    """int4: codes around the middle, zeros 7..9, scales 0.005..0.015; others alike. i8 and fp8 have
+    a scale per row, fp8 with `block` one per that many rows and columns."""
     g = torch.Generator().manual_seed(seed)
-    tensors: dict[str, torch.Tensor] = {}
+    tensors: dict[str, torch.Tensor | None] = {}
     for name, rows, K in (("w1", 2 * layer.I, layer.H), ("w2", layer.H, layer.I)):
-        codes = (8 + 2.8 * torch.randn(layer.E, rows, K, generator=g)).round().clamp(0, 15)
-        scale = 0.005 + 0.01 * torch.rand(layer.E, rows, K // layer.G, generator=g)
-        tensors[name] = packing.pack_codes(codes.to(torch.uint8))
-        tensors[f"{name}_scale"] = scale.half()
-        if asymmetric:
-            zeros = torch.randint(7, 10, scale.shape, generator=g)
-            tensors[f"{name}_zp"] = packing.pack_zeros(zeros)
+        shape = (layer.E, rows, K)
+        if format == "f16":
+            tensors[name] = (0.02 * torch.randn(shape, generator=g)).half()
+            tensors[f"{name}_scale"] = None
+            continue
+        if format == "int4":
+            codes = (8 + 2.8 * torch.randn(shape, generator=g)).round().clamp(0, 15)
+            scale = 0.005 + 0.01 * torch.rand(layer.E, rows, K // layer.G, generator=g)
+            tensors[name] = packing.pack_codes(codes.to(torch.uint8))
+            tensors[f"{name}_scale"] = scale.half()
+            if asymmetric:
+                zeros = torch.randint(7, 10, scale.shape, generator=g)
+                tensors[f"{name}_zp"] = packing.pack_zeros(zeros)
+            continue
+        if format == "mxfp4":
+            tensors[name] = torch.randint(0, 256, (layer.E, rows, K // 2), generator=g).byte()
+            tensors[f"{name}_scale"] = torch.randint(
+                119, 123, (layer.E, rows, K // 32), generator=g
+            ).byte()
+            continue
+        values = torch.randn(shape, generator=g)
+        types = {"i8": torch.int8, "e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2}
+        tensors[name] = (values * 32).clamp(-127, 127).to(types[format])
+        per = (layer.E, -(-rows // block), -(-K // block)) if block else (layer.E, rows)
+        tensors[f"{name}_scale"] = 0.0005 + 0.0005 * torch.rand(per, generator=g)
     return tensors
 
 
@@ -117,37 +162,46 @@ def routing(layer: Layer, M: int, seed: int = 0) -> dict[str, torch.Tensor]:
     }
 
 
-def measure(layer: Layer, tensors: dict[str, torch.Tensor], M: int, card: str) -> list[Row]:
-    """Profile both launches of one call and compare the result with float64."""
+def measure(
+    layer: Layer,
+    tensors: dict[str, torch.Tensor | None],
+    M: int,
+    card: str,
+    format: str = "int4",
+    block: int = 0,
+) -> list[Row]:
+    """Profile the launches of one decode call and compare the result with float64."""
     x = torch.randn(M, layer.H, generator=torch.Generator().manual_seed(1)).half()
     arguments = {"hidden_states": x, **tensors, **routing(layer, M)}
-    plan = moe_int4_decode.plan(**arguments, group_size=layer.G)  # type: ignore[attr-defined]
-    ids, table = arguments["topk_ids"], arguments["expert_map"]
-    experts = table[ids.long()]
+    options = {
+        "format": format,
+        "group_size": layer.G if format == "int4" else None,
+        "block": (block, block) if block else None,
+    }
+    plan = moe_decode.plan(**arguments, **options)  # type: ignore[attr-defined]
+    with profiling() as profiles:
+        out = moe_decode(**arguments, **options)  # type: ignore[arg-type]
+    experts = arguments["expert_map"][arguments["topk_ids"].long()]
     live, distinct = int((experts >= 0).sum()), experts[experts >= 0].unique().numel()
-    act = torch.full((M, layer.T, layer.I), torch.nan).half()
-    out = torch.full((M, layer.H), torch.nan).half()
-    w, sizes = tensors, (layer.E, layer.E_g)
-    stages = (
-        ("gate_up", (x, w["w1"], w["w1_scale"], w.get("w1_zp"), ids, table, act, M, *sizes,
-                     layer.H), "w1", 2 * layer.I * layer.H, x),
-        ("down", (act, w["w2"], w["w2_scale"], w.get("w2_zp"), ids, table,
-                  arguments["topk_weights"], None, out, M, *sizes, layer.H, layer.H),
-         "w2", layer.I * layer.H, out),
-    )  # fmt: skip
+    stages = (("gate_up", "w1", 2 * layer.I * layer.H, x), ("down", "w2", layer.I * layer.H, out))
     rows, total_valu = [], 0
-    for launch, (stage, args, name, size, rest) in zip(plan.launches, stages, strict=True):
-        profile = launch.kernel.profile(launch.grid, launch.block, *args, card=card)
-        resources = launch.kernel.resources
-        names = (name, f"{name}_scale", f"{name}_zp")
-        per_expert = sum(w[n][0].nbytes for n in names if n in w)
+    for launch, found, (stage, name, size, rest) in zip(
+        plan.launches, profiles, stages, strict=True
+    ):
+        profile = Profile.from_launch(found.stats, card=card)
+        resources, values = launch.kernel.resources, launch.kernel.values
+        parts = [tensors.get(n) for n in (name, f"{name}_scale", f"{name}_zp")]
+        per_expert = sum(t.nbytes for t in parts if t is not None) / layer.E
         operands = distinct * per_expert + rest.nbytes + live * layer.I * 2
-        # Known from the shapes: 64 bytes of activations per slot and lane's chunk of 32 codes,
-        # shared by the lane's rows; a scale, and a byte of zeros, per row and chunk.
-        others = live * size * 2 / _rows_per_lane(launch.kernel.values)
-        others += distinct * size / 32 * (3 if f"{name}_zp" in w else 2)
-        row = Row(
-            M, stage, live, distinct, profile.valu * 32 * 32 / (live * size),
+        bits = _BITS.get(format, 8)
+        # Known from the shapes: two bytes of activations per weight of a slot, shared by a lane's
+        # rows; where rows have several scales, one per load, and a byte of zeros.
+        others = live * size * 2 / _rows_per_lane(values)
+        if values["GROUP_SIZE"] < (layer.H if name == "w1" else layer.I):
+            per_load = int(values["SCALE_BYTES"]) + bool(values["HAS_ZEROS"])
+            others += distinct * size * bits / 128 * per_load
+        rows.append(Row(
+            format, M, stage, live, distinct, profile.valu * 32 * 32 / (live * size),
             vgprs=resources.vgprs,
             spills=resources.vgpr_spills + resources.sgpr_spills,
             load_bytes=_widest_load(launch.kernel.isa()),
@@ -156,23 +210,35 @@ def measure(layer: Layer, tensors: dict[str, torch.Tensor], M: int, card: str) -
             waves_per_simd=resources.waves_per_simd,
             requested_mb=profile.bytes_loaded / 1e6,
             touched_mb=profile.lines_distinct * 128 / 1e6,
-            weight_reads=(profile.bytes_loaded - others) / (distinct * size / 2),
+            weight_reads=(profile.bytes_loaded - others) / (distinct * size * bits / 8),
             time_us=profile.time_us,
             floor_us=operands / CARDS[card].read_gbs / 1e3,
             bound_by=profile.bound_by,
-        )  # fmt: skip
-        rows.append(row)
+        ))  # fmt: skip
         total_valu += profile.valu
-    both = Row(
-        M, "both", live, distinct, total_valu * 32 * 32 / (live * 3 * layer.I * layer.H),
-        bound=BOUNDS.get(M) if "w1_zp" not in w else 64.0 if M == 1 else None,
-        spills=sum(row.spills for row in rows),
-        requested_mb=sum(row.requested_mb for row in rows),
-        touched_mb=sum(row.touched_mb for row in rows),
-        time_us=sum(row.time_us for row in rows),
-        floor_us=sum(row.floor_us for row in rows),
+    symmetric = format == "int4" and "w1_zp" not in tensors
+    both = replace(
+        max(rows, key=lambda row: row.time_us),
+        stage="both",
+        valu=total_valu * 32 * 32 / (live * 3 * layer.I * layer.H),
+        bound=BOUNDS.get(M) if symmetric else 64.0 if format == "int4" and M == 1 else None,
+        peer=PEERS.get(M) if symmetric and layer == Layer() else None,
+        vgprs=max(row.vgprs for row in rows),
+        grid=(),
+        waves=0,
+        waves_per_simd=min(row.waves_per_simd for row in rows),
+        weight_reads=(2 * rows[0].weight_reads + rows[1].weight_reads) / 3,
+        **{
+            name: sum(getattr(row, name) for row in rows)
+            for name in ("spills", "requested_mb", "touched_mb", "time_us", "floor_us")
+        },
+    )
+    weights = MoEWeights(
+        format, *(tensors[n] for n in ("w1", "w1_scale", "w2", "w2_scale")),
+        tensors.get("w1_zp"), tensors.get("w2_zp"), layer.G if format == "int4" else -1,
+        options["block"],
     )  # fmt: skip
-    both.rel_l2, both.max_norm = _errors(arguments, experts, out)
+    both.rel_l2, both.max_norm = _errors(arguments, weights, experts, out)
     return [*rows, both]
 
 
@@ -187,25 +253,33 @@ def _widest_load(isa: str) -> int:
 
 
 def _errors(
-    arguments: dict[str, torch.Tensor], experts: torch.Tensor, out: torch.Tensor
+    arguments: dict[str, torch.Tensor],
+    weights: MoEWeights,
+    experts: torch.Tensor,
+    out: torch.Tensor,
 ) -> tuple[float, float]:
     want = torch.zeros(out.shape, dtype=torch.float64)
+    slots: dict[int, list[tuple[int, int]]] = {}
     for m, j in (experts >= 0).nonzero().tolist():
-        e = int(experts[m, j])
-        dense = [
-            packing.dequantize(
-                arguments[n][e : e + 1],
-                arguments[f"{n}_scale"][e : e + 1],
-                arguments[f"{n}_zp"][e : e + 1] if f"{n}_zp" in arguments else None,
-                torch.float64,
-            )[0]
-            for n in ("w1", "w2")
-        ]
-        gate, up = (dense[0] @ arguments["hidden_states"][m].double()).chunk(2)
-        activation = (torch.nn.functional.silu(gate) * up).half().double()
-        want[m] += float(arguments["topk_weights"][m, j]) * (dense[1] @ activation)
+        slots.setdefault(int(experts[m, j]), []).append((m, j))
+    for e, served in slots.items():
+        one = {n: None if t is None else t[e : e + 1] for n, t in weights.tensors.items()}
+        dense = replace(weights, **one).dequantize(torch.float64)
+        for m, j in served:
+            gate, up = (dense[0][0] @ arguments["hidden_states"][m].double()).chunk(2)
+            activation = (torch.nn.functional.silu(gate) * up).half().double()
+            want[m] += float(arguments["topk_weights"][m, j]) * (dense[1][0] @ activation)
     error = (out.double() - want).abs()
     return float(error.norm() / want.norm()), float(error.max() / want.abs().max())
+
+
+def decode(options: argparse.Namespace, layer: Layer) -> Iterator[Row]:
+    """The rows of the decode kernels."""
+    for format in options.formats:
+        block = options.block if format in ("e4m3", "e5m2") else 0
+        tensors = weights(layer, options.asymmetric, format, block=block)
+        for M in options.tokens:
+            yield from measure(layer, tensors, M, options.card, format, block)
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -213,17 +287,19 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--json", action="store_true", help="one JSON object per line")
     parser.add_argument("--card", default="V620", choices=sorted(CARDS))
     parser.add_argument("--tokens", type=int, nargs="*", default=TOKENS, metavar="M")
-    parser.add_argument("--asymmetric", action="store_true", help="with zero points")
-    for name, value in asdict(Layer()).items():
-        parser.add_argument(f"--{name}", type=int, default=value)
+    parser.add_argument("--formats", nargs="*", default=("int4",), choices=FORMATS)
+    parser.add_argument("--layer", default="flash-next", choices=LAYERS)
+    parser.add_argument("--asymmetric", action="store_true", help="int4 with zero points")
+    parser.add_argument("--block", type=int, default=0, help="fp8 with a scale per square block")
+    for name in asdict(Layer()):
+        parser.add_argument(f"--{name}", type=int, help="instead of the layer's")
     options = parser.parse_args(arguments)
-    layer = Layer(**{name: getattr(options, name) for name in asdict(Layer())})
-    tensors = weights(layer, options.asymmetric)
+    sizes = {n: v for n in asdict(Layer()) if (v := getattr(options, n)) is not None}
+    layer = replace(LAYERS[options.layer], **sizes)
     if not options.json:
         print(HEAD)
-    for M in options.tokens:
-        for row in measure(layer, tensors, M, options.card):
-            print(json.dumps(asdict(row)) if options.json else row.line, flush=True)
+    for row in decode(options, layer):
+        print(json.dumps(asdict(row)) if options.json else row.line, flush=True)
 
 
 if __name__ == "__main__":

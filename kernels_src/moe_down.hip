@@ -178,20 +178,18 @@ DEVICE u32 many_tokens(float* partial, List& list, const Operands& in,
 }
 
 // The shared expert's columns of all tokens, times their factors.
-DEVICE void shared_expert(float* sum, const SharedOperands& in, u32 column, u32 num_tokens) {
+DEVICE void shared_expert(float* sum, const SharedOperands& in, u32 column) {
   constexpr u32 ACT_BYTES = (SHARED + 8) * 2;
   LaneOffsets<SharedTile> lane(lane_id());
   RowBases<SharedTile> bases;
   bases.set(0, in.w2, 0, column);
   GlobalBytes act[TOKENS];
 #pragma unroll
-  for (int q = 0; q < TOKENS; ++q)
-    act[q] = global_bytes(in.act) + (q < num_tokens ? q : 0) * ACT_BYTES;
+  for (int q = 0; q < TOKENS; ++q) act[q] = global_bytes(in.act) + q * ACT_BYTES;
   float sums[TOKENS][SharedTile::ALL_ROWS];
-  dot_rows<SharedTile>(sums, bases, lane, act, num_tokens);
+  dot_rows<SharedTile>(sums, bases, lane, act, TOKENS);
 #pragma unroll
   for (int q = 0; q < TOKENS; ++q) {
-    if (q >= num_tokens) continue;
     const float factor = *(const GLOBAL float*)(act[q] + SHARED * 2);
 #pragma unroll
     for (int r = 0; r < SharedTile::ROWS; ++r) {
@@ -223,7 +221,7 @@ KERNEL __launch_bounds__(WAVES * 32) void moe_down(
                         num_tokens * TOP_K);
   if constexpr (SHARED > 0) {
     if (turns % WAVES == wave_id())
-      shared_expert(shared, {shared_act, {shared_w2, shared_scales, nullptr}}, column, num_tokens);
+      shared_expert(shared, {shared_act, {shared_w2, shared_scales, nullptr}}, column);
   }
 
   // The residual is on its way while the waves meet.

@@ -14,7 +14,7 @@
 // and a decoding of the weights.
 //
 // SHARED > 0: one more slice of the grid serves the shared expert, int8 rows w [2 SHARED, H] with a
-// scale each, for all tokens: act [tokens, SHARED + 8], whose last 16 bytes begin with the fp32
+// scale each, for all TOKENS tokens: act [tokens, SHARED + 8], whose last 16 bytes begin with the fp32
 // factor sigmoid(shared_gate . x), or 1, of the token.
 //
 // Limit on RDNA2: DRAM up to M = 16. LANES: the most lanes per row that leave none idle; PAIRS:
@@ -68,7 +68,7 @@ static_assert(INTERMEDIATE % CHANNELS == 0, "waves tile the channels");
 static_assert(CHANNELS % 2 == 0 || !HAS_ZEROS, "a wave starts at a whole byte of zeros");
 static_assert(LANES >= PAIRS && SHARED_LANES >= SHARED_PAIRS, "one lane stores each pair");
 static_assert(SHARED % SHARED_CHANNELS == 0, "waves tile the shared channels");
-static_assert(SHARED == 0 || TOKENS <= 2, "one batch of the shared expert");
+static_assert(SHARED == 0 || TOKENS <= 2, "one batch, of exactly TOKENS tokens");
 
 struct Epilogue {
   float limit, alpha;
@@ -121,13 +121,13 @@ DEVICE void store_activation(GLOBAL char* act, const float (&sums)[Tile::ALL_ROW
 
 // This wave's channels of the shared expert, or its factors.
 DEVICE void shared_slice(const f16* x, u32 x_stride, const void* w, const void* scales,
-                         const f16* gate, f16* act, u32 num_tokens, Epilogue epilogue) {
+                         const f16* gate, f16* act, Epilogue epilogue) {
   const u32 channel = (block_x() * WAVES + wave_id()) * SHARED_CHANNELS;
   if (channel > SHARED) return;
   GlobalBytes x_rows[TOKENS];
 #pragma unroll
   for (int q = 0; q < TOKENS; ++q)
-    x_rows[q] = global_bytes(x) + (q < num_tokens ? q : 0) * (u64)(x_stride * 2);
+    x_rows[q] = global_bytes(x) + q * (u64)(x_stride * 2);
   GLOBAL char* const rows = (GLOBAL char*)(u64)act;
   constexpr u32 ACT_BYTES = (SHARED + 8) * 2;
   if (channel == SHARED) {
@@ -136,11 +136,10 @@ DEVICE void shared_slice(const f16* x, u32 x_stride, const void* w, const void* 
       LaneOffsets<GateTile> lane(lane_id());
       RowBases<GateTile> bases;
       bases.set(0, {gate, nullptr, nullptr}, 0, 0);
-      dot_rows<GateTile>(factors, bases, lane, x_rows, num_tokens);
+      dot_rows<GateTile>(factors, bases, lane, x_rows, TOKENS);
     }
 #pragma unroll
     for (int q = 0; q < TOKENS; ++q) {
-      if (q >= num_tokens) continue;
       const float factor = SHARED_GATED ? sigmoid(sum_lanes<32>(factors[q][0])) : 1.0f;
       if (lane_id() == 0) *(GLOBAL float*)(rows + q * ACT_BYTES + SHARED * 2) = factor;
     }
@@ -151,11 +150,10 @@ DEVICE void shared_slice(const f16* x, u32 x_stride, const void* w, const void* 
   bases.set(0, {w, scales, nullptr}, 0, channel);
   bases.set(1, {w, scales, nullptr}, 0, SHARED + channel);
   float sums[TOKENS][SharedTile::ALL_ROWS];
-  dot_rows<SharedTile>(sums, bases, lane, x_rows, num_tokens);
+  dot_rows<SharedTile>(sums, bases, lane, x_rows, TOKENS);
 #pragma unroll
   for (int q = 0; q < TOKENS; ++q)
-    if (q < num_tokens)
-      store_activation<SharedTile>(rows + q * ACT_BYTES, sums[q], lane, channel, epilogue);
+    store_activation<SharedTile>(rows + q * ACT_BYTES, sums[q], lane, channel, epilogue);
 }
 
 KERNEL __launch_bounds__(WAVES * 32) void moe_gate_up(
@@ -169,8 +167,7 @@ KERNEL __launch_bounds__(WAVES * 32) void moe_gate_up(
   const u32 slot = block_y();
   if constexpr (SHARED > 0) {
     if (slot == num_tokens * TOP_K) {
-      shared_slice(x, x_stride, shared_w1, shared_scales, shared_gate, shared_act, num_tokens,
-                   epilogue);
+      shared_slice(x, x_stride, shared_w1, shared_scales, shared_gate, shared_act, epilogue);
       return;
     }
   }

@@ -30,8 +30,9 @@ from rdna_jit.ops._moe_contract import (
 from rdna_jit.ops._moe_decode import MOST_SHARED, MoeCall, Shared
 from rdna_jit.ops._op import public_op
 from rdna_jit.ops.moe_routing import moe_align_block_size, topk_router
+from rdna_jit.ops.moe_tiled import moe_tiled
 
-__all__ = ["moe_align_block_size", "moe_decode", "moe_int4_decode", "topk_router"]
+__all__ = ["moe_align_block_size", "moe_decode", "moe_int4_decode", "moe_tiled", "topk_router"]
 
 Tensor = torch.Tensor
 VARIANTS = ("auto", "v1", "v2")

@@ -7,20 +7,28 @@ one rounding of the result, and rows of `act_buf` that belong to dead slots are 
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from rdna_jit.config import config
 from rdna_jit.ops._contract import reject
-from rdna_jit.ops.moe import moe_int4_decode
+from rdna_jit.ops.moe import moe_decode, moe_int4_decode
 
-__all__ = ["moe_skinny_decode_supported", "moe_skinny_int4_decode", "moe_skinny_int4_decode_v2"]
+__all__ = [
+    "moe_decode_v3",
+    "moe_modular_apply",
+    "moe_skinny_decode_supported",
+    "moe_skinny_int4_decode",
+    "moe_skinny_int4_decode_v2",
+]
 
 Tensor = torch.Tensor
 _MOST_TOKENS = 16
 
 
-def _check_buffers(op: str, act_buf: object, output: object) -> None:
-    for name, buffer in (("act_buf", act_buf), ("output", output)):
+def _check_buffers(op: str, **buffers: object) -> None:
+    for name, buffer in buffers.items():
         if not isinstance(buffer, Tensor):
             reject(op, name, "a tensor, which the call fills", type(buffer).__name__)
 
@@ -40,7 +48,7 @@ def moe_skinny_int4_decode(
     residual: Tensor | None = None,
 ) -> None:
     """The v2 kernels where VLLM_RDNA_MOE_V2 is on and they can take the call, else the v1 ones."""
-    _check_buffers("moe_skinny_int4_decode", act_buf, output)
+    _check_buffers("moe_skinny_int4_decode", act_buf=act_buf, output=output)
     moe_int4_decode(
         input, w13, w13_scale, w2, w2_scale, topk_weights, topk_ids,
         group_size=group_size, expert_map=expert_map, residual=residual,
@@ -63,11 +71,126 @@ def moe_skinny_int4_decode_v2(
     residual: Tensor | None = None,
 ) -> None:
     """The v2 kernels; what they cannot take runs in the v1 ones instead of raising."""
-    _check_buffers("moe_skinny_int4_decode_v2", act_buf, output)
+    _check_buffers("moe_skinny_int4_decode_v2", act_buf=act_buf, output=output)
     moe_int4_decode(
         input, w13, w13_scale, w2, w2_scale, topk_weights, topk_ids,
         group_size=group_size, expert_map=expert_map, residual=residual,
         workspace=act_buf, out=output, variant="v2",
+    )  # fmt: skip
+
+
+def moe_decode_v3(
+    input: Tensor,
+    w13: Tensor,
+    w13_scale: Tensor,
+    w2: Tensor,
+    w2_scale: Tensor,
+    topk_weights: Tensor,
+    topk_ids: Tensor,
+    se1: Tensor,
+    se1_scale: Tensor,
+    se2: Tensor,
+    se2_scale: Tensor,
+    w_gate: Tensor | None,
+    act_buf: Tensor,
+    output: Tensor,
+    shared_output: Tensor,
+    group_size: int,
+    expert_map: Tensor | None = None,
+    residual: Tensor | None = None,
+) -> None:
+    """v2 with the shared expert, int8 rows, in the same launches up to two tokens. Its part goes to
+    `shared_output` rounded by itself; the caller adds the two."""
+    _check_buffers("moe_decode_v3", act_buf=act_buf, output=output, shared_output=shared_output)
+    moe_decode(
+        input, w13, w13_scale, w2, w2_scale, topk_weights, topk_ids, format="int4",
+        group_size=group_size, expert_map=expert_map, residual=residual, workspace=act_buf,
+        out=output, shared_w1=se1, shared_w1_scale=se1_scale, shared_w2=se2,
+        shared_w2_scale=se2_scale, shared_gate=w_gate, shared_out=shared_output,
+    )  # fmt: skip
+
+
+def moe_modular_apply(
+    output: Tensor,
+    hidden_states: Tensor,
+    w13: Tensor,
+    w13_scale: Tensor,
+    w2: Tensor,
+    w2_scale: Tensor,
+    topk_weights: Tensor,
+    topk_ids: Tensor,
+    act_buf: Tensor,
+    workspace: Tensor,
+    block_shape: list[int],
+    *,
+    global_num_experts: int = -1,
+    expert_map: Tensor | None = None,
+    activation: str = "silu",
+    apply_router_weight_on_input: bool = False,
+    w13_zp: Tensor | None = None,
+    w2_zp: Tensor | None = None,
+) -> Tensor:
+    """What the forks' modular runner does with int4 experts; fills and returns `output` `[M, H]`.
+
+    Where VLLM_RDNA_MOE_ALIAS is on and `output` has the form of the result, the experts write into
+    it; else into `workspace` (fp16 `[M or more, H]`), from which the result is copied. Calls that
+    `moe_skinny_decode_supported` accepts go to moe_skinny_int4_decode, others beyond decode.
+    """
+    _check_buffers("moe_modular_apply", output=output, workspace=workspace, act_buf=act_buf)
+    target = output if config.moe_alias and _takes_result(output, hidden_states) else None
+    result = workspace[: len(hidden_states)] if target is None else target
+    group = block_shape[1] if len(block_shape) >= 2 else -1
+    experts = (w13, w13_scale, w2, w2_scale, topk_weights, topk_ids)
+    if moe_skinny_decode_supported(
+        hidden_states, w13_scale, w2_scale, block_shape, num_experts=len(w13),
+        global_num_experts=global_num_experts, expert_map=expert_map, activation=activation,
+        apply_router_weight_on_input=apply_router_weight_on_input, w13_zp=w13_zp, w2_zp=w2_zp,
+    ):  # fmt: skip
+        moe_skinny_int4_decode(hidden_states, *experts, act_buf, result, group, expert_map)
+    else:
+        options = {"expert_map": expert_map, "w1_zp": w13_zp, "w2_zp": w2_zp}
+        _beyond_decode(
+            hidden_states, experts, group, activation, apply_router_weight_on_input, options, result
+        )
+    if target is None:
+        output.copy_(result)
+    return output
+
+
+def _takes_result(output: Tensor, hidden_states: Tensor) -> bool:
+    """Whether the experts may write into the runner's output."""
+    return (
+        output.shape == hidden_states.shape
+        and output.dtype == hidden_states.dtype
+        and output.device == hidden_states.device
+        and output.is_contiguous()
+    )
+
+
+def _beyond_decode(
+    hidden_states: Tensor,
+    experts: tuple[Tensor, ...],
+    group_size: int,
+    activation: str,
+    router_weight_on_input: bool,
+    options: dict[str, Any],
+    result: Tensor,
+) -> None:
+    """Calls that the forks leave to their tiled kernels: many tokens, zero points, other
+    activations. The one place where a tiled path joins the chain v2, v1."""
+    *weights, topk_weights, topk_ids = experts
+    if router_weight_on_input:
+        if topk_ids.shape[1] != 1:
+            reject(
+                "moe_modular_apply", "apply_router_weight_on_input", "one choice per token",
+                f"{topk_ids.shape[1]} choices", "apply the weights to the result",
+            )  # fmt: skip
+        hidden_states = (hidden_states.float() * topk_weights.float()).half()
+        topk_weights = torch.ones_like(topk_weights)
+    w1, w1_scale, w2, w2_scale = weights
+    moe_decode(
+        hidden_states, w1, w1_scale, w2, w2_scale, topk_weights, topk_ids, format="int4",
+        group_size=group_size, activation=activation, out=result, **options,
     )  # fmt: skip
 
 

@@ -108,6 +108,20 @@ def poisoned(*shape: int) -> torch.Tensor:
     return torch.full(shape, float("nan"), dtype=torch.float16)
 
 
+def off_by(tensor: torch.Tensor, elements: int) -> torch.Tensor:
+    """The same values at an address `elements` further on."""
+    room = torch.empty(tensor.numel() + 16, dtype=tensor.dtype)
+    view = room[elements : elements + tensor.numel()].view(tensor.shape)
+    return view.copy_(tensor)
+
+
+def in_wider_rows(tensor: torch.Tensor, extra: int) -> torch.Tensor:
+    """The same values as a slice of longer rows."""
+    room = torch.zeros(*tensor.shape[:-1], tensor.shape[-1] + extra, dtype=tensor.dtype)
+    room[..., : tensor.shape[-1]] = tensor
+    return room[..., : tensor.shape[-1]]
+
+
 BITS = {"int4": 4, "mxfp4": 4, "f16": 16}
 TYPES = {
     "i8": torch.int8, "e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2, "f16": torch.float16,

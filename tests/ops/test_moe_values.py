@@ -8,7 +8,17 @@ import torch
 import rdna_jit
 from rdna_jit import emulator
 from rdna_jit.ops.moe import moe_int4_decode
-from tests.ops.moe_cases import MAX_NORM, REL_L2, ROUTINGS, Case, Shape, errors, poisoned
+from tests.ops.moe_cases import (
+    MAX_NORM,
+    REL_L2,
+    ROUTINGS,
+    Case,
+    Shape,
+    errors,
+    in_wider_rows,
+    off_by,
+    poisoned,
+)
 
 PLAIN = Case(M=1)
 FULL = Case(
@@ -169,20 +179,6 @@ def test_shapes_that_only_the_plain_kernels_take(shape):
     plan = moe_int4_decode.plan(**case.arguments)
     assert plan.kernel == "moe_any" and plan.fallback
     assert_close(run(case), case)
-
-
-def off_by(tensor: torch.Tensor, elements: int) -> torch.Tensor:
-    """The same values at an address `elements` further on."""
-    room = torch.empty(tensor.numel() + 16, dtype=tensor.dtype)
-    view = room[elements : elements + tensor.numel()].view(tensor.shape)
-    return view.copy_(tensor)
-
-
-def in_wider_rows(tensor: torch.Tensor, extra: int) -> torch.Tensor:
-    """The same values as a slice of longer rows."""
-    room = torch.zeros(*tensor.shape[:-1], tensor.shape[-1] + extra, dtype=tensor.dtype)
-    room[..., : tensor.shape[-1]] = tensor
-    return room[..., : tensor.shape[-1]]
 
 
 @pytest.mark.parametrize("name", ["hidden_states", "w1", "w2", "w1_zp", "w2_scale", "workspace"])
