@@ -28,9 +28,18 @@ from rdna_jit.ops._dense_int4 import Choice, Int4Call
 from rdna_jit.ops._dense_tile import TILE_KERNELS, launch_tiles
 from rdna_jit.ops._gemv import dense_gemm_int8, gemv_f16, gemv_i8
 from rdna_jit.ops._op import public_op
+from rdna_jit.ops._w4a8 import quantize_int8_grouped, w4a8_gemm
 from rdna_jit.spec import KernelSpec
 
-__all__ = ["dense_gemm_int8", "gemv_f16", "gemv_i8", "gptq_gemm", "w4a16_gemv"]
+__all__ = [
+    "dense_gemm_int8",
+    "gemv_f16",
+    "gemv_i8",
+    "gptq_gemm",
+    "quantize_int8_grouped",
+    "w4a8_gemm",
+    "w4a16_gemv",
+]
 
 Tensor = torch.Tensor
 _HALF, _INT = torch.float16, torch.int32

@@ -42,6 +42,7 @@ def linear_plans() -> Iterator[Plan]:
         yield linear.gptq_gemm.plan(*operands, g_idx, zero_offset=1, shuffled=False)
     wide = (half(17, 4 * K), words(K // 2, N), None, half(4 * K // G, N))
     yield linear.gptq_gemm.plan(*wide, zero_offset=0, shuffled=False)  # K is split
+    yield linear.w4a8_gemm.plan(*operands, zero_offset=1, shuffled=True)
     yield linear.gemv_f16.plan(half(2, K), half(N, K))
     yield linear.gemv_i8.plan(half(2, K), torch.zeros(N, K, dtype=torch.int8), half(N))
 
