@@ -35,6 +35,8 @@ FORMATS: dict[str, dict[str, dict[str, Any]]] = {
     },
     "awq": {"awq-g128": {"format": "awq", "group_size": 128}},
     "int8": {"int8": {"format": "int8"}},
+    "fp8": {"fp8": {"format": "fp8"}},
+    "mxfp4": {"mxfp4": {"format": "mxfp4"}},
     "f16": {"f16": {"format": "f16"}},
 }
 # Rounding activations to fp16 is all that separates our layers from torch on the same weights.
