@@ -59,6 +59,9 @@ def moe_plans() -> Iterator[Plan]:
         yield moe.moe_int4_decode.plan(
             half(1, K), w1, scales[0], w2, scales[1], *routing, group_size=G, variant=variant
         )
+    yield moe.moe_tiled.plan(
+        half(1, K), w1, scales[0], w2, scales[1], *routing, format="int4", group_size=G
+    )
     yield moe.moe_align_block_size.plan(routing[1], 4, experts)
     yield moe.topk_router.plan(half(1, experts), top_k)
 

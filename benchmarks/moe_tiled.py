@@ -1,0 +1,201 @@
+"""Counters of the tiled MoE kernels on the emulator: python -m benchmarks.moe_tiled [--json] ...
+
+Per layer, format and number of tokens one line for each launch and one for the whole. A layer's
+tokens choose among all of its experts, of which a few are on this rank (`--experts`, 4): their
+slots per expert are those of the whole layer, and so are all figures per multiplication. VALU:
+vector instructions per multiplication and addition of a row that is multiplied, rows of padding
+included (padded), and of a live slot (useful), over the whole kernel; the reference kernels take
+2.1. Rates in TFLOPS likewise, by the model's time for the slice on a card, which few workgroups do
+not fill. Errors are against float64. Counts are exact for the compiler at hand.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import asdict, dataclass
+
+import torch
+
+from rdna_jit.emulator.profile import Profile
+from rdna_jit.emulator.profiling import profiling
+from rdna_jit.formats import MoEWeights
+from rdna_jit.ops.moe_tiled import moe_tiled
+
+TOKENS = (64, 256, 2048)
+FORMATS = ("int4", "i8", "e4m3", "mxfp4", "f16")
+PEER = 2.1  # vector instructions per useful multiplication of the forks' block kernels
+STAGES = ("align", "gate_up", "down", "combine")
+
+
+@dataclass(frozen=True)
+class Layer:
+    """Sizes of a layer; E of its E_g experts are here."""
+
+    H: int = 2560
+    I: int = 640  # noqa: E741
+    G: int = 128
+    T: int = 10
+    E: int = 4
+    E_g: int = 512
+
+
+LAYERS = {
+    "flash-next": Layer(),
+    "30b": Layer(2048, 768, 32, 8, 4, 128),
+    "30b-tp4": Layer(2048, 192, 32, 8, 4, 128),
+    "35b": Layer(2048, 512, 32, 8, 4, 256),
+    "122b": Layer(3072, 1024, 128, 8, 4, 256),
+    "v4-flash-tp4": Layer(4096, 512, 32, 6, 4, 256),
+    "glm-tp4": Layer(4096, 512, 128, 8, 4, 288),
+}
+
+
+@dataclass
+class Row:
+    """One launch, or all; bytes in MB (1e6)."""
+
+    layer: str
+    format: str
+    M: int
+    stage: str
+    slots: int
+    valu: int
+    valu_padded: float = 0.0
+    valu_useful: float = 0.0
+    vgprs: int = 0
+    spills: int = 0
+    waves_per_simd: int = 0
+    requested_mb: float = 0.0
+    touched_mb: float = 0.0
+    time_us: float = 0.0
+    bound_by: str = ""
+    tflops_padded: float = 0.0
+    tflops_useful: float = 0.0
+    rel_l2: float | None = None
+    max_norm: float | None = None
+
+    @property
+    def line(self) -> str:
+        errors = "" if self.rel_l2 is None else f"{self.rel_l2:>9.1e}{self.max_norm:>9.1e}"
+        return (
+            f"{self.layer:<13}{self.format:<6}{self.M:>5} {self.stage:<8}{self.slots:>6}"
+            f"{self.valu:>11}{self.valu_padded:>8.3f}{self.valu_useful:>8.3f}{self.vgprs:>6}"
+            f"{self.spills:>7}{self.waves_per_simd:>7}{self.requested_mb:>9.2f}"
+            f"{self.touched_mb:>8.2f}{self.time_us:>9.2f} {self.bound_by:<8}"
+            f"{self.tflops_padded:>7.2f}{self.tflops_useful:>7.2f}{errors}"
+        )
+
+
+HEAD = (
+    f"{'layer':<13}{'':<6}{'M':>5} {'stage':<8}{'slots':>6}{'VALU':>11}{'padded':>8}{'useful':>8}"
+    f"{'VGPRs':>6}{'spills':>7}{'w/SIMD':>7}{'req MB':>9}{'MB':>8}{'us':>9} {'by':<8}"
+    f"{'TF pad':>7}{'TF':>7}{'rel L2':>9}{'max':>9}"
+)
+
+
+def routing(layer: Layer, M: int, seed: int = 0) -> dict[str, torch.Tensor]:
+    """Uniform choices among all experts, E of them here."""
+    g = torch.Generator().manual_seed(seed)
+    table = torch.full((layer.E_g,), -1, dtype=torch.int32)
+    table[torch.randperm(layer.E_g, generator=g)[: layer.E]] = torch.arange(layer.E).int()
+    ids = torch.rand(M, layer.E_g, generator=g).argsort(1)[:, : layer.T]
+    weights = torch.rand(M, layer.T, generator=g)
+    return {"topk_ids": ids.int(), "topk_weights": weights, "expert_map": table}
+
+
+def weights(layer: Layer, format: str) -> MoEWeights:
+    g = torch.Generator().manual_seed(1)
+    w1 = 0.05 * torch.randn(layer.E, 2 * layer.I, layer.H, generator=g)
+    w2 = 0.05 * torch.randn(layer.E, layer.H, layer.I, generator=g)
+    group = layer.G if format in ("int4", "i8") else -1
+    block = (128, 128) if format == "e4m3" else None
+    return MoEWeights.quantize(w1, w2, format, group, block=block)
+
+
+def measure(layer: Layer, format: str, M: int, card: str, name: str = "") -> list[Row]:
+    """Profile the launches of one call and compare the result with float64."""
+    experts, routed = weights(layer, format), routing(layer, M)
+    x = torch.randn(M, layer.H, generator=torch.Generator().manual_seed(2)).half()
+    call = {
+        "hidden_states": x, **experts.tensors, **routed, "format": format,
+        "group_size": experts.group_size, "block": experts.block,
+    }  # fmt: skip
+    local = routed["expert_map"][routed["topk_ids"].long()]
+    slots = int((local >= 0).sum())
+    plan = moe_tiled.plan(**call)  # type: ignore[attr-defined]
+    with profiling() as profiles:
+        y = moe_tiled(**call)  # type: ignore[arg-type]
+    profiles = [Profile.from_launch(p.stats, card=card) for p in profiles]
+    rows = []
+    per_slot = {"gate_up": 2 * layer.I * layer.H, "down": layer.I * layer.H}
+    padded = 0
+    for launch, stage, profile in zip(plan.launches, STAGES, profiles, strict=True):
+        resources = launch.kernel.resources
+        row = Row(
+            name, format, M, stage, slots, profile.valu,
+            vgprs=resources.vgprs,
+            spills=resources.vgpr_spills + resources.sgpr_spills,
+            waves_per_simd=resources.waves_per_simd,
+            requested_mb=profile.bytes_loaded / 1e6,
+            touched_mb=profile.lines_distinct * 128 / 1e6,
+            time_us=profile.time_us,
+            bound_by=profile.bound_by,
+        )  # fmt: skip
+        if stage in per_slot:
+            multiplied = profile.dot * 64  # a dot is two multiplications in 32 lanes
+            padded += multiplied
+            _rates(row, multiplied, slots * per_slot[stage])
+        rows.append(row)
+    whole = Row(
+        name, format, M, "layer", slots, sum(r.valu for r in rows),
+        spills=sum(r.spills for r in rows), time_us=sum(r.time_us for r in rows),
+        requested_mb=sum(r.requested_mb for r in rows),
+        touched_mb=sum(r.touched_mb for r in rows),
+    )  # fmt: skip
+    _rates(whole, padded, slots * sum(per_slot.values()))
+    whole.rel_l2, whole.max_norm = _errors(experts, x, routed["topk_weights"], local, y)
+    return [*rows, whole]
+
+
+def _rates(row: Row, multiplied: int, useful: int) -> None:
+    row.valu_padded, row.valu_useful = row.valu * 32 / multiplied, row.valu * 32 / useful
+    row.tflops_padded = 2 * multiplied / row.time_us / 1e6
+    row.tflops_useful = 2 * useful / row.time_us / 1e6
+
+
+def _errors(
+    experts: MoEWeights, x: torch.Tensor, router: torch.Tensor, local: torch.Tensor, y: torch.Tensor
+) -> tuple[float, float]:
+    want = torch.zeros(y.shape, dtype=torch.float64)
+    w1, w2 = experts.dequantize(torch.float64)
+    for e in range(experts.E):
+        m, j = (local == e).nonzero(as_tuple=True)
+        gate, up = (x[m].double() @ w1[e].T).chunk(2, 1)
+        act = (torch.nn.functional.silu(gate) * up).half().double()
+        want.index_add_(0, m, router[m, j, None].double() * (act @ w2[e].T))
+    off = y.double() - want
+    return float(off.norm() / want.norm()), float(off.abs().max() / want.abs().max())
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--layer", nargs="+", default=["flash-next"], choices=(*LAYERS, "all"))
+    parser.add_argument("--format", nargs="+", default=["int4"], choices=FORMATS)
+    parser.add_argument("--tokens", nargs="+", type=int, default=TOKENS)
+    parser.add_argument("--experts", type=int, default=4, help="of the layer, on this rank")
+    parser.add_argument("--card", default="V620")
+    parser.add_argument("--json", action="store_true", help="one JSON object per line")
+    options = parser.parse_args(arguments)
+    if not options.json:
+        print(f"reference kernels: {PEER} vector instructions per useful multiplication\n{HEAD}")
+    for name in LAYERS if "all" in options.layer else options.layer:
+        for format in options.format:
+            for M in options.tokens:
+                layer = Layer(**{**asdict(LAYERS[name]), "E": options.experts})
+                for row in measure(layer, format, M, options.card, name):
+                    print(json.dumps(asdict(row)) if options.json else row.line)
+
+
+if __name__ == "__main__":
+    main()
