@@ -1,0 +1,192 @@
+"""fused_moe: what it computes, which kernels it takes, and that torch.compile leaves the choice."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch._dynamo.testing import CompileCounterWithBackend
+
+import rdna_jit
+from rdna_jit import ContractError, config
+from rdna_jit.dispatch import FallbackError
+from rdna_jit.formats import MoEWeights
+from rdna_jit.ops.fused_moe import fused_moe
+from tests.ops.moe_cases import MAX_NORM, REL_L2, Case, Shape, errors, poisoned
+
+FULL = Case(M=3, asymmetric=True, with_residual=True, id_dtype=torch.int64)
+FORMATS = [
+    {}, {"format": "i8"}, {"format": "i8", "scales": "channel"}, {"format": "mxfp4"},
+    {"format": "e4m3", "scales": "block"}, {"format": "e4m3", "scales": "tensor"},
+    {"format": "e5m2", "scales": "channel"}, {"format": "f16"},
+]  # fmt: skip
+PARTS = ("w1", "w1_scale", "w2", "w2_scale", "w1_zp", "w2_zp")
+
+
+def operands(case: Case) -> dict[str, object]:
+    """Keyword arguments of fused_moe."""
+    given = dict(case.call)
+    parts = {name: given.pop(name, None) for name in PARTS}
+    group, block = given.pop("group_size"), given.pop("block")
+    weights = MoEWeights(given.pop("format"), **parts, group_size=group or -1, block=block)
+    return {**given, "weights": weights}
+
+
+def workspace_of(given: dict[str, object]) -> torch.Tensor:
+    return torch.full((fused_moe.workspace_bytes(**given),), 255, dtype=torch.uint8)
+
+
+def assert_close(y: torch.Tensor, case: Case) -> None:
+    rel, largest = errors(y, case.expected)
+    assert rel <= REL_L2 and largest <= MAX_NORM, (rel, largest)
+
+
+@pytest.mark.parametrize("variant", ["decode", "tiled"])
+@pytest.mark.parametrize("changes", FORMATS, ids=str)
+def test_values(changes, variant):
+    case = Case(M=3, **changes)
+    given = {**operands(case), "variant": variant}
+    out = poisoned(3, case.shape.H)
+    y = fused_moe(**given, out=out, workspace=workspace_of(given))
+    assert y is out
+    assert_close(y, case)
+    assert torch.equal(fused_moe(**given), y), "two runs differ"
+
+
+@pytest.mark.parametrize("variant", ["decode", "tiled"])
+@pytest.mark.parametrize("M", [1, 19])
+def test_values_with_all_operands(M, variant):
+    case = FULL.with_(M=M, activation="gelu", limit=2.0)
+    given = {**operands(case), "variant": variant}
+    y = fused_moe(**given, out=poisoned(M, case.shape.H), workspace=workspace_of(given))
+    assert_close(y, case)
+
+
+@pytest.mark.parametrize("routing", ["all_dead", "dead_token", "padding", "out_of_range"])
+def test_dead_slots(routing):
+    case = FULL.with_(routing=routing)
+    y = fused_moe(**operands(case), out=poisoned(3, case.shape.H))
+    if routing == "all_dead":
+        assert torch.equal(y, case.tensors["residual"])
+    elif routing == "dead_token":
+        assert torch.equal(y[1], case.tensors["residual"][1])
+    assert_close(y, case)
+
+
+def test_result_may_replace_the_residual():
+    given = operands(FULL)
+    want = fused_moe(**given)
+    y = given["residual"].clone()
+    assert fused_moe(**{**given, "residual": y}, out=y) is y
+    assert torch.equal(y, want)
+
+
+def test_retained_outputs_are_not_written_again():
+    given = operands(FULL)
+    first = fused_moe(**given)
+    kept = first.clone()
+    fused_moe(**{**given, "hidden_states": first})
+    assert torch.equal(first, kept)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_router_weight_on_input(dtype):
+    case = FULL.with_(shape=Shape(T=1), weight_dtype=dtype)
+    given = operands(case)
+    weights = given["topk_weights"]
+    scaled = (given["hidden_states"].float() * weights.float()).half()
+    want = fused_moe(**{**given, "hidden_states": scaled, "topk_weights": torch.ones_like(weights)})
+    y = fused_moe(**given, apply_router_weight_on_input=True)
+    assert torch.equal(y, want) and not torch.equal(y, fused_moe(**given))
+
+
+def test_empty_batch():
+    given = operands(Case(M=1))
+    for name in ("hidden_states", "topk_ids", "topk_weights"):
+        given[name] = given[name][:0]
+    assert fused_moe(**given).shape == (0, 256)
+
+
+def space(*size: int) -> torch.Tensor:
+    return torch.empty(size, dtype=torch.uint8)
+
+
+BAD = [
+    # changed argument, what the message says
+    ({"variant": "fast"}, "variant: expected one of auto"),
+    ({"hidden_states": torch.ones(3, 256)}, r"call hidden_states.half\(\)"),
+    ({"hidden_states": torch.ones(3, 64).half()}, "w1: expected shape"),
+    ({"weights": None}, "weights: expected a MoEWeights, got NoneType"),
+    ({"workspace": space(1535)}, "workspace: expected 1536 bytes, 16-byte aligned, got 1535 at"),
+    ({"workspace": space(1552)[8:]}, "workspace: expected 1536 bytes, 16-byte aligned"),
+    ({"workspace": poisoned(1536)}, "workspace: expected torch.uint8"),
+    ({"workspace": space(16, 96)}, "workspace: expected shape"),
+    ({"apply_router_weight_on_input": True}, "False unless top-k is 1, got top-k 4"),
+    ({"topk_weights": torch.ones(2, 4)}, "topk_weights: expected shape"),
+    ({"residual": torch.ones(3, 257).half()}, "residual: expected shape"),
+]
+
+
+@pytest.mark.parametrize("change, message", BAD, ids=[message[:24] for _, message in BAD])
+def test_refused(change, message):
+    with pytest.raises(ContractError, match=message):
+        fused_moe(**{**operands(FULL), **change})
+
+
+@pytest.mark.parametrize("variant", ["decode", "tiled"])
+@pytest.mark.parametrize("name", ["hidden_states", "workspace"])
+def test_result_may_not_overlap(name, variant):
+    given = {**operands(FULL), "workspace": space(1 << 16)}
+    buffer = given[name].flatten().view(torch.float16)[: 3 * 256].view(3, 256)
+    with pytest.raises(ContractError, match=f"out: expected memory apart from {name}"):
+        fused_moe(**given, out=buffer, variant=variant)
+
+
+def test_weighted_input_may_not_be_the_result():
+    given = operands(FULL.with_(shape=Shape(T=1)))
+    with pytest.raises(ContractError, match="out: expected memory apart from hidden_states"):
+        fused_moe(**given, out=given["hidden_states"], apply_router_weight_on_input=True)
+
+
+def test_traced_with_many_tokens_and_run_with_few():
+    shape = Shape(E=8)
+    few = {M: operands(Case(M=M, shape=shape, with_map=False)) for M in (64, 1, 9)}
+    weights = few[64]["weights"]
+
+    def layer(x, topk_weights, topk_ids):
+        return fused_moe(x * 2, weights, topk_weights, topk_ids) + 1
+
+    backend = CompileCounterWithBackend("aot_eager")
+    traced = torch.compile(layer, fullgraph=True, backend=backend, dynamic=True)
+    for M, graphs in ((64, 1), (9, 1), (1, 2)):  # torch traces a size of one apart
+        x, topk_weights, topk_ids = (
+            few[M][name] for name in ("hidden_states", "topk_weights", "topk_ids")
+        )
+        rdna_jit.dispatch_log(clear=True)
+        y = traced(x, topk_weights, topk_ids)
+        assert backend.frame_count == graphs
+        (entry,) = rdna_jit.dispatch_log()
+        assert entry.op == "fused_moe" and entry.shape["M"] == M
+        assert torch.equal(y, layer(x, topk_weights, topk_ids))
+
+
+def test_registered_with_torch():
+    given = operands(FULL)
+    w = given.pop("weights")
+    parts = {**w.tensors, "format": "int4", "group_size": w.group_size}
+    op = torch.ops.rdna_jit.fused_moe
+    y = op(**given, **parts)
+    assert torch.equal(y, fused_moe(**given, weights=w))
+    out = poisoned(3, 256)
+    op.out(**given, **parts, out=out)
+    assert torch.equal(out, y)
+
+
+def test_explain():
+    text = str(rdna_jit.explain(fused_moe, **operands(FULL)))
+    assert text.startswith("fused_moe(M=3, H=256") and "launch " in text
+
+
+def test_strict_forbids_a_fallback():
+    case = Case(M=1, shape=Shape(H=40, I=24, G=8))
+    with config.scope(strict=True), pytest.raises(FallbackError, match="no multiple of 32"):
+        fused_moe(**operands(case))
