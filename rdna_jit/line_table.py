@@ -8,9 +8,13 @@ from __future__ import annotations
 import struct
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
 
 from .elf import Elf
+
+if TYPE_CHECKING:
+    from .inline_sites import InlineSites
 
 # DW_LNS_*: standard opcodes; DW_LNE_*: extended ones; DW_LNCT_*: what a file entry holds.
 EXTENDED, COPY, ADVANCE_PC, ADVANCE_LINE, SET_FILE = 0, 1, 2, 3, 4
@@ -32,12 +36,16 @@ class SourceLine(NamedTuple):
 class LineTable:
     """Ranges of addresses with their source line, in order of address.
 
-    `rows` holds (first address, source line or None); a row ends where the next one starts.
+    `rows` holds (first address, source line or None); a row ends where the next one starts. What
+    the compiler's own headers define counts as the line that calls it, as far as that is known.
     """
 
-    def __init__(self, rows: Sequence[tuple[int, SourceLine | None]]) -> None:
+    def __init__(
+        self, rows: Sequence[tuple[int, SourceLine | None]], elf: Elf | None = None
+    ) -> None:
         self.rows = tuple(rows)
         self._starts = [address for address, _ in self.rows]
+        self._elf = elf
 
     @classmethod
     def from_elf(cls, elf: Elf) -> LineTable:
@@ -48,7 +56,7 @@ class LineTable:
             rows = []
         # Stable: at equal addresses a sequence's end comes before the next one's start.
         rows.sort(key=lambda row: (row[0], row[1] is not None))
-        return cls(rows)
+        return cls(rows, elf)
 
     def __bool__(self) -> bool:
         return bool(self.rows)
@@ -56,10 +64,30 @@ class LineTable:
     def get(self, address: int) -> SourceLine | None:
         """Source line of the instruction at `address`, None when unknown."""
         index = bisect_right(self._starts, address) - 1
-        return self.rows[index][1] if index >= 0 else None
+        place = self.rows[index][1] if index >= 0 else None
+        return place if place is None else self._written(address, index) or place
+
+    def _written(self, address: int, index: int) -> SourceLine | None:
+        """The innermost place around an address that is no header's, or that of the row before."""
+        for row in range(index, -1, -1):
+            start, place = self.rows[row]
+            calls = self._inlined.calls(address) if place and place.file.startswith("/") else ()
+            for found in (place, *calls):
+                if found is None or not found.file.startswith("/"):
+                    return found
+            address = start - 1
+        return None
+
+    @cached_property
+    def _inlined(self) -> InlineSites:
+        from .inline_sites import InlineSites
+
+        return InlineSites(self._elf)
 
 
-class _Reader:
+class Reader:
+    """Numbers and strings of a DWARF section, in order."""
+
     def __init__(self, data: bytes, position: int = 0) -> None:
         self.data = data
         self.position = position
@@ -97,27 +125,27 @@ class _Reader:
         return 0
 
 
-def _string_at(section: bytes) -> Callable[[_Reader], str]:
-    return lambda reader: _Reader(section, reader.fixed("I")).string()
+def _string_at(section: bytes) -> Callable[[Reader], str]:
+    return lambda reader: Reader(section, reader.fixed("I")).string()
 
 
-def _forms(elf: Elf) -> dict[int, Callable[[_Reader], int | str]]:
+def _forms(elf: Elf) -> dict[int, Callable[[Reader], int | str]]:
     """Readers of the DW_FORM_* that compilers use in file tables."""
     return {
-        0x08: _Reader.string,
+        0x08: Reader.string,
         0x0E: _string_at(elf.content(".debug_str")),
         0x1F: _string_at(elf.content(".debug_line_str")),
         0x0B: lambda reader: reader.fixed("B"),
         0x05: lambda reader: reader.fixed("H"),
         0x06: lambda reader: reader.fixed("I"),
-        0x0F: _Reader.unsigned,
+        0x0F: Reader.unsigned,
         0x1E: lambda reader: reader.skip(16),
     }
 
 
 def _decode(elf: Elf) -> Iterator[tuple[int, SourceLine | None]]:
     section = elf.content(".debug_line")
-    reader = _Reader(section)
+    reader = Reader(section)
     while reader.position < len(section):
         length = reader.fixed("I")
         if length >= 0xFFFFFFF0:
@@ -127,7 +155,7 @@ def _decode(elf: Elf) -> Iterator[tuple[int, SourceLine | None]]:
         reader.position = end
 
 
-class _Header(NamedTuple):
+class Header(NamedTuple):
     """What a unit's line-number program needs: how special opcodes advance, and the files."""
 
     step: int
@@ -138,8 +166,13 @@ class _Header(NamedTuple):
     files: list[str]
 
 
-def _unit(reader: _Reader, end: int, elf: Elf) -> Iterator[tuple[int, SourceLine | None]]:
+def _unit(reader: Reader, end: int, elf: Elf) -> Iterator[tuple[int, SourceLine | None]]:
     """Rows of one compile unit."""
+    yield from _run(reader, end, read_header(reader, elf))
+
+
+def read_header(reader: Reader, elf: Elf) -> Header:
+    """A unit's header, from behind its length on; leaves the reader at the program."""
     version = reader.fixed("H")
     if version not in (4, 5):
         raise ValueError(f"DWARF version {version}")
@@ -153,11 +186,10 @@ def _unit(reader: _Reader, end: int, elf: Elf) -> Iterator[tuple[int, SourceLine
     operand_counts = [0] + [reader.fixed("B") for _ in range(opcode_base - 1)]
     files = _files_v5(reader, elf) if version == 5 else _files_v4(reader)
     reader.position = program
-    header = _Header(step, line_base, line_range, opcode_base, operand_counts, files)
-    yield from _run(reader, end, header)
+    return Header(step, line_base, line_range, opcode_base, operand_counts, files)
 
 
-def _run(reader: _Reader, end: int, header: _Header) -> Iterator[tuple[int, SourceLine | None]]:
+def _run(reader: Reader, end: int, header: Header) -> Iterator[tuple[int, SourceLine | None]]:
     """Rows that a line-number program makes: (address, None) where a sequence ends."""
     step, line_base, line_range, opcode_base, operand_counts, files = header
     address, file, line = 0, 1, 1
@@ -195,7 +227,7 @@ def _run(reader: _Reader, end: int, header: _Header) -> Iterator[tuple[int, Sour
             yield address, current
 
 
-def _files_v4(reader: _Reader) -> list[str]:
+def _files_v4(reader: Reader) -> list[str]:
     directories = [""]
     while name := reader.string():
         directories.append(name)
@@ -208,7 +240,7 @@ def _files_v4(reader: _Reader) -> list[str]:
     return files
 
 
-def _files_v5(reader: _Reader, elf: Elf) -> list[str]:
+def _files_v5(reader: Reader, elf: Elf) -> list[str]:
     forms = _forms(elf)
 
     def entries() -> list[dict[int, int | str]]:
