@@ -17,9 +17,11 @@ from rdna_jit.dispatch import Plan
 from rdna_jit.layers.form import Form, Tensors
 from rdna_jit.layers.storage import STORAGES, Int4Storage, storage_of
 from rdna_jit.ops import linear
+from rdna_jit.ops._w4a8 import TILE
 
 Tensor = torch.Tensor
 Op = tuple[Callable[..., Tensor], tuple[Any, ...], dict[str, Any]]
+_MOST_W4A8_GROUP = 65535  # its sum of codes fits 24 bits
 _COLUMNS_AT_ONCE = 8192  # of the dequantised weight, in one scratch
 
 
@@ -37,6 +39,7 @@ class LinearKernel:
 
     op: ClassVar[str] = "quantized_linear"
     formats: ClassVar[tuple[str, ...]] = ()
+    opt_in: ClassVar[bool] = False  # whether layers have to ask for it
 
     @classmethod
     def can_implement(cls, call: Call) -> tuple[bool, str]:
@@ -123,6 +126,39 @@ class RDNAHybridW4A16LinearKernel(RDNA2W4A16LinearKernel):
         return super().apply(x, form, t, bias)
 
 
+class RDNA2W4A8LinearKernel(LinearKernel):
+    """int4 words `[K/8, N]` and x rounded to int8 per row and group, where the layer allows it."""
+
+    op = "w4a8_gemm"
+    formats = ("int4",)
+    opt_in = True
+    least_rows: ClassVar[int] = 33
+
+    @classmethod
+    def can_implement(cls, call: Call) -> tuple[bool, str]:
+        form = call.form
+        if form.activation_bits != 8:
+            return False, "needs with_activation_bits(8), the layer keeps x in fp16"
+        if form.act_order:
+            return False, "has no act-order"
+        if call.rows < cls.least_rows:
+            return False, f"pays from {cls.least_rows} rows on, x has {call.rows}"
+        if TILE.missing(call.arch):
+            return False, f"needs v_dot4_i32_i8, which {call.arch} lacks"
+        if form.group_size > _MOST_W4A8_GROUP:
+            return (
+                False,
+                f"sums groups of up to {_MOST_W4A8_GROUP}, the layer has {form.group_size}",
+            )
+        return _int4_shape(call)
+
+    @classmethod
+    def call(cls, x: Tensor, form: Form, t: Tensors, bias: Tensor | None) -> Op:
+        operands = (x, t["qweight"], t.get("qzeros"), t["scales"])
+        options = {"zero_offset": form.zero_offset, "shuffled": True, "bias": bias}
+        return linear.w4a8_gemm, operands, options
+
+
 class RDNA2W8A16Int8LinearKernel(LinearKernel):
     """int8 codes `[N, K]` through dense_gemm_int8."""
 
@@ -185,6 +221,7 @@ class BLASFallbackLinearKernel(LinearKernel):
 
 
 KERNELS: list[type[LinearKernel]] = [
+    RDNA2W4A8LinearKernel,
     RDNA2W4A16LinearKernel,
     RDNAHybridW4A16LinearKernel,
     RDNA2W8A16Int8LinearKernel,

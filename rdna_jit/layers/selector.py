@@ -74,7 +74,8 @@ def kind_of(form: Form) -> LayerKind:
 
 def serving(form: Form) -> list[type[LinearKernel]]:
     """The classes that are meant for a format, in order of preference."""
-    return [kernel for kernel in kernels.KERNELS if form.format in kernel.formats]
+    asked = form.activation_bits == 8
+    return [k for k in kernels.KERNELS if form.format in k.formats and (asked or not k.opt_in)]
 
 
 def run(kind: LayerKind, x: Tensor, t: Tensors, bias: Tensor | None) -> Tensor:
