@@ -6,8 +6,9 @@ zeroed beforehand: two runs give the same bits. docs/moe.md describes formats, k
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -32,7 +33,13 @@ from rdna_jit.ops._op import public_op
 from rdna_jit.ops.moe_routing import moe_align_block_size, topk_router
 from rdna_jit.ops.moe_tiled import moe_tiled
 
-__all__ = ["moe_align_block_size", "moe_decode", "moe_int4_decode", "moe_tiled", "topk_router"]
+if TYPE_CHECKING:
+    from rdna_jit.ops.fused_moe import SharedExpert, fused_moe
+
+__all__ = [
+    "SharedExpert", "fused_moe", "moe_align_block_size", "moe_decode", "moe_int4_decode",
+    "moe_tiled", "topk_router",
+]  # fmt: skip
 
 Tensor = torch.Tensor
 VARIANTS = ("auto", "v1", "v2")
@@ -43,6 +50,13 @@ _READ = (
 )  # fmt: skip
 _WRITTEN = ("shared_out", "workspace", "shared_workspace", "out")
 Operands = tuple[Tensor | None, ...]
+
+
+def __getattr__(name: str) -> object:
+    if name in ("SharedExpert", "fused_moe"):  # made of the ops here: its module imports this one
+        module = importlib.import_module("rdna_jit.ops.fused_moe")
+        return globals().setdefault(name, getattr(module, name))
+    raise AttributeError(f"module 'rdna_jit.ops.moe' has no attribute {name!r}")
 
 
 def _plan(

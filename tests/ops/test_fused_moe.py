@@ -10,7 +10,7 @@ import rdna_jit
 from rdna_jit import ContractError, config
 from rdna_jit.dispatch import FallbackError
 from rdna_jit.formats import MoEWeights
-from rdna_jit.ops.fused_moe import fused_moe
+from rdna_jit.ops.moe import fused_moe
 from tests.ops.moe_cases import MAX_NORM, REL_L2, Case, Shape, errors, poisoned
 
 FULL = Case(M=3, asymmetric=True, with_residual=True, id_dtype=torch.int64)
