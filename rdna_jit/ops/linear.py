@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from rdna_jit.dispatch import Launch, Plan
+from rdna_jit.dispatch import Candidate, Launch, Plan
 from rdna_jit.formats import Int4Weight
 from rdna_jit.ops import _act_order, _dense_int4, _dense_tile
 from rdna_jit.ops._contract import (
@@ -28,6 +28,7 @@ from rdna_jit.ops._dense_int4 import Choice, Int4Call
 from rdna_jit.ops._dense_tile import TILE_KERNELS, launch_tiles
 from rdna_jit.ops._gemv import dense_gemm_int8, gemv_f16, gemv_i8
 from rdna_jit.ops._op import public_op
+from rdna_jit.ops._switches import prefer
 from rdna_jit.ops._w4a8 import quantize_int8_grouped, w4a8_gemm
 from rdna_jit.spec import KernelSpec
 
@@ -259,10 +260,16 @@ def _describe(
 
 def _plan_any_rows(op: str, call: Int4Call) -> Plan:
     """The decode kernel for few rows of x, the tile where it takes fewer instructions."""
-    if call.M <= _dense_int4.MOST_ROWS or not call.N:
-        return _plan(op, _dense_int4.DECODE, _dense_int4.choose, call)
-    tile, candidates = _dense_tile.beats_decode(call)
-    if tile:
+    decode, tile = _dense_int4.DECODE.name, _dense_tile.INT4_TILE.name
+    chosen = decode
+    candidates: tuple[Candidate, ...] = ()
+    if call.M > _dense_int4.MOST_ROWS and call.N:
+        better, candidates = _dense_tile.beats_decode(call)
+        chosen = tile if better else decode
+    able = (decode,) if _dense_tile.refuses_int4(call) else (decode, tile)
+    chosen, switched = prefer(op, chosen, able)
+    candidates = switched or candidates
+    if chosen == tile and call.M and call.N:
         return _dense_tile.plan_int4(op, call, candidates)
     plan = _plan(op, _dense_int4.DECODE, _dense_int4.choose, call)
     return replace(plan, candidates=(*candidates, *plan.candidates))

@@ -55,6 +55,16 @@ def test_the_order_of_preference():
     assert reasons(layer())["RDNA2W8A16Int8LinearKernel"] == "serves i8"
 
 
+def test_warm_compiles_what_a_call_needs():
+    made, x = layer(), activations(1, K)
+    rdna_jit.dispatch_log(clear=True)
+    plan = rdna_jit.warm(made, x)
+    assert [launch.kernel.name for launch in plan.launches] == ["w4a16_decode"]
+    assert not rdna_jit.dispatch_log()
+    with config.scope(disabled_kernels=(W4, HYBRID)):
+        assert rdna_jit.warm(made, x).kernel == "torch.matmul"
+
+
 def test_explain_has_the_class_and_the_kernel():
     text = str(rdna_jit.explain(layer(), activations(1, K)))
     assert "gptq_gemm(M=1, N=24, K=128, G=128) runs w4a16_decode" in text
@@ -87,8 +97,11 @@ def test_no_class_left_lists_every_reason():
         assert f"\n  {kernel.__name__}: " in text
 
 
-def test_a_disabled_inner_kernel_rules_its_classes_out():
+def test_a_disabled_inner_kernel_gives_way_inside_the_op():
     with config.scope(own_disabled_kernels=("w4a16_decode",)):
+        plan = layer().plan(activations(1, K))
+        assert (taken(layer()), plan.kernel) == (W4, "dense_tile")
+    with config.scope(own_disabled_kernels=("w4a16_decode", "dense_tile")):
         assert taken(layer()) == BLAS
         assert reasons(layer())[W4] == "RDNA_JIT_DISABLED_KERNELS names its kernel w4a16_decode"
 
@@ -100,6 +113,7 @@ def test_a_disabled_inner_kernel_rules_its_classes_out():
         (f"quantized_linear:{BLAS}", BLAS),
         ("gptq_gemm:torch.matmul", BLAS),
         ("gptq_gemm:w4a16_decode", W4),
+        ("gptq_gemm:dense_tile", W4),
         (f"gemv_f16:{BLAS}", W4),
     ],
 )
