@@ -7,12 +7,12 @@ one rounding of the result, and rows of `act_buf` that belong to dead slots are 
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from rdna_jit.config import config
+from rdna_jit.formats import MoEWeights
 from rdna_jit.ops._contract import reject
+from rdna_jit.ops.fused_moe import fused_moe
 from rdna_jit.ops.moe import moe_decode, moe_int4_decode
 
 __all__ = [
@@ -134,24 +134,30 @@ def moe_modular_apply(
 
     Where VLLM_RDNA_MOE_ALIAS is on and `output` has the form of the result, the experts write into
     it; else into `workspace` (fp16 `[M or more, H]`), from which the result is copied. Calls that
-    `moe_skinny_decode_supported` accepts go to moe_skinny_int4_decode, others beyond decode.
+    `moe_skinny_decode_supported` accepts go to moe_skinny_int4_decode (v2, then v1), others to
+    fused_moe.
     """
     _check_buffers("moe_modular_apply", output=output, workspace=workspace, act_buf=act_buf)
     target = output if config.moe_alias and _takes_result(output, hidden_states) else None
     result = workspace[: len(hidden_states)] if target is None else target
     group = block_shape[1] if len(block_shape) >= 2 else -1
-    experts = (w13, w13_scale, w2, w2_scale, topk_weights, topk_ids)
     if moe_skinny_decode_supported(
         hidden_states, w13_scale, w2_scale, block_shape, num_experts=len(w13),
         global_num_experts=global_num_experts, expert_map=expert_map, activation=activation,
         apply_router_weight_on_input=apply_router_weight_on_input, w13_zp=w13_zp, w2_zp=w2_zp,
     ):  # fmt: skip
-        moe_skinny_int4_decode(hidden_states, *experts, act_buf, result, group, expert_map)
-    else:
-        options = {"expert_map": expert_map, "w1_zp": w13_zp, "w2_zp": w2_zp}
-        _beyond_decode(
-            hidden_states, experts, group, activation, apply_router_weight_on_input, options, result
-        )
+        moe_skinny_int4_decode(
+            hidden_states, w13, w13_scale, w2, w2_scale, topk_weights, topk_ids, act_buf, result,
+            group, expert_map,
+        )  # fmt: skip
+    else:  # what the forks leave to their tiled kernels
+        codes = w13.view(torch.uint8), w2.view(torch.uint8)
+        weights = MoEWeights("int4", codes[0], w13_scale, codes[1], w2_scale, w13_zp, w2_zp, group)
+        fused_moe(
+            hidden_states, weights, topk_weights, topk_ids, expert_map=expert_map,
+            activation=activation, apply_router_weight_on_input=apply_router_weight_on_input,
+            out=result,
+        )  # fmt: skip
     if target is None:
         output.copy_(result)
     return output
@@ -165,33 +171,6 @@ def _takes_result(output: Tensor, hidden_states: Tensor) -> bool:
         and output.device == hidden_states.device
         and output.is_contiguous()
     )
-
-
-def _beyond_decode(
-    hidden_states: Tensor,
-    experts: tuple[Tensor, ...],
-    group_size: int,
-    activation: str,
-    router_weight_on_input: bool,
-    options: dict[str, Any],
-    result: Tensor,
-) -> None:
-    """Calls that the forks leave to their tiled kernels: many tokens, zero points, other
-    activations. The one place where a tiled path joins the chain v2, v1."""
-    *weights, topk_weights, topk_ids = experts
-    if router_weight_on_input:
-        if topk_ids.shape[1] != 1:
-            reject(
-                "moe_modular_apply", "apply_router_weight_on_input", "one choice per token",
-                f"{topk_ids.shape[1]} choices", "apply the weights to the result",
-            )  # fmt: skip
-        hidden_states = (hidden_states.float() * topk_weights.float()).half()
-        topk_weights = torch.ones_like(topk_weights)
-    w1, w1_scale, w2, w2_scale = weights
-    moe_decode(
-        hidden_states, w1, w1_scale, w2, w2_scale, topk_weights, topk_ids, format="int4",
-        group_size=group_size, activation=activation, out=result, **options,
-    )  # fmt: skip
 
 
 def moe_skinny_decode_supported(

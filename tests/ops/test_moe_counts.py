@@ -1,4 +1,4 @@
-"""What the int4 MoE kernels cost, counted, and the rules that silicon may choose."""
+"""What the MoE decode kernels cost, counted, and the rules that silicon may choose."""
 
 from __future__ import annotations
 
@@ -70,3 +70,27 @@ def test_budget_at_flash_next(M, asymmetric, most, ratio):
     assert both.time_us <= ratio * both.floor_us
     if M == 1:
         assert all(row.weight_reads < 1.05 for row in rows[:-1])
+
+
+# Decoding and dots alone, the floor, are 55 with zero points, 66 (mxfp4), 56, 80, 32 and 16.
+@pytest.mark.slow
+@pytest.mark.parametrize("format, block, most", [
+    ("mxfp4", 0, (73, 64)), ("i8", 0, (63, 57)), ("e4m3", 0, (89, 79)), ("e4m3", 128, (92, 84)),
+    ("e5m2", 0, (38, 36)), ("f16", 0, (20, 20)),
+])  # fmt: skip
+def test_budget_of_every_format(format, block, most):
+    layer = benchmark.Layer()
+    tensors = benchmark.weights(layer, False, format, block=block)
+    for M, bound, ratio in zip((1, 4), most, (1.25, 1.25), strict=True):
+        both = benchmark.measure(layer, tensors, M, "V620", format, block)[-1]
+        assert both.valu <= bound and both.spills == 0, (M, both.valu)
+        assert both.rel_l2 <= REL_L2 and both.max_norm <= MAX_NORM
+        assert both.time_us <= ratio * both.floor_us
+
+
+@pytest.mark.parametrize("format, most", [("mxfp4", 80), ("i8", 70), ("f16", 32)])
+def test_budget_of_a_small_layer(format, most):
+    layer = benchmark.Layer(H=1024, I=256, T=2, E=2, E_g=2)
+    both = benchmark.measure(layer, benchmark.weights(layer, False, format), 1, "V620", format)[-1]
+    assert both.valu <= most and both.spills == 0 and both.rel_l2 <= REL_L2
+    assert both.weight_reads < 1.2 and both.vgprs and both.waves_per_simd and both.load_bytes == 16
