@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Sequence
 
 from rdna_jit.errors import ContractError
 from rdna_jit.models import Experts, Layer, Model
+from rdna_jit.ops._moe_tile import TILE_ROWS
 
 
 def calls(model: Model, split: str | None, rows: Sequence[int]) -> list[str]:
@@ -48,13 +48,37 @@ def _dense(layer: Layer, group: int, rows: Sequence[int]) -> Iterator[str]:
 
 
 def _experts(shape: Experts, experts: int, intermediate: int, rows: Sequence[int]) -> Iterator[str]:
-    if shape.format != "int4":
-        return
-    H, I, G, E, T = shape.hidden, intermediate, shape.group, experts, shape.top_k  # noqa: E741
-    mapped = f", expert_map=i32[{shape.experts}]" if experts != shape.experts else ""
-    for M, residual in itertools.product(rows, ("", f", residual=f16[{{M}},{H}]")):
-        yield (
-            f"moe.moe_int4_decode(f16[{M},{H}], u8[{E},{2 * I},{H // 2}], "
-            f"f16[{E},{2 * I},{H // G}], u8[{E},{H},{I // 2}], f16[{E},{H},{I // G}], "
-            f"f32[{M},{T}], i32[{M},{T}], group_size={G}{mapped}{residual.format(M=M)})"
+    H, I, G, T, E = shape.hidden, intermediate, shape.group, shape.top_k, shape.experts  # noqa: E741
+    mapped = f", expert_map=i32[{E}]" if experts != E else ""
+    stored = _STORED.get(shape.format)
+    for M in rows:
+        yield f"moe.topk_router(f16[{M},{E}], {T})"
+        yield from (f"moe.moe_align_block_size(i32[{M},{T}], {n}, {E}{mapped})" for n in TILE_ROWS)
+        if stored is None:
+            continue
+        name, dtype, per_byte, scale = stored
+        weights = ", ".join(
+            f"{dtype}[{experts},{N},{K // per_byte}], "
+            + (f"{scale}[{experts},{N},{K // G}]" if scale else "None")
+            for N, K in ((2 * I, H), (H, I))
         )
+        group = f", group_size={G}" if name in ("int4", "i8") else ""
+        routing = f"f32[{M},{T}], i32[{M},{T}]"
+        op, form = (
+            ("moe_int4_decode", "") if name == "int4" else ("moe_decode", f', format="{name}"')
+        )
+        for residual in ("", f", residual=f16[{M},{H}]"):
+            end = f"{mapped}{residual})"
+            yield f"moe.{op}(f16[{M},{H}], {weights}, {routing}{form}{group}{end}"
+            held = f'formats.MoEWeights("{name}", {weights}{group})'
+            yield f"moe.fused_moe(f16[{M},{H}], {held}, {routing}{end}"
+
+
+# A model's word for a format: that of MoEWeights, dtype, weights per element, dtype of scales. Not
+# fp8, whose scales serve a tensor, a row or a block.
+_STORED = {
+    "int4": ("int4", "u8", 2, "f16"),
+    "int8": ("i8", "i8", 1, "f16"),
+    "mxfp4": ("mxfp4", "u8", 2, "u8"),
+    "fp16": ("f16", "f16", 1, ""),
+}

@@ -1,6 +1,7 @@
 """Op calls as text: `linear.w4a16_gemv(f16[1,4096], i32[512,4096], f16[32,4096], group_size=128)`.
 
-Tensors are written DTYPE[size, ...] and are empty; everything else is a Python literal.
+Tensors are written DTYPE[size, ...] and are empty; objects that ops take are written as they are
+made, `MoEWeights('f16', f16[4,64,128], None, f16[4,128,32], None)`; the rest is Python literals.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ DTYPES = {
     "f8e4m3": "float8_e4m3fn",
     "f8e5m2": "float8_e5m2",
 }
+OBJECTS = {"MoEWeights": "rdna_jit.formats", "SharedExpert": "rdna_jit.ops.moe"}
 
 
 def parse(text: str) -> tuple[Any, list[Any], dict[str, Any]]:
@@ -31,9 +33,12 @@ def parse(text: str) -> tuple[Any, list[Any], dict[str, Any]]:
     tree = ast.parse(text, mode="eval").body
     if not isinstance(tree, ast.Call):
         raise ValueError("it is no call")
-    args = [_value(node) for node in tree.args]
-    kwargs = {keyword.arg or "": _value(keyword.value) for keyword in tree.keywords}
-    return find_op(ast.unparse(tree.func)), args, kwargs
+    return find_op(ast.unparse(tree.func)), *_arguments(tree)
+
+
+def _arguments(call: ast.Call) -> tuple[list[Any], dict[str, Any]]:
+    args = [_value(node) for node in call.args]
+    return args, {keyword.arg or "": _value(keyword.value) for keyword in call.keywords}
 
 
 def find_op(name: str) -> Any:
@@ -48,6 +53,12 @@ def find_op(name: str) -> Any:
 
 
 def _value(node: ast.expr) -> Any:
+    if isinstance(node, ast.Call):
+        name = ast.unparse(node.func).rpartition(".")[2]
+        if name not in OBJECTS:
+            raise ValueError(f"{name} is no object of ops; known are {', '.join(OBJECTS)}")
+        args, kwargs = _arguments(node)
+        return getattr(importlib.import_module(OBJECTS[name]), name)(*args, **kwargs)
     if isinstance(node, ast.Subscript):
         import torch
 
