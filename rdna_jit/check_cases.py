@@ -102,11 +102,13 @@ def _rows_layer(layer: Layer, N: int, K: int, on: torch.device) -> Iterator[Case
         )
 
 
-def moe_int4(model: Model, on: torch.device) -> Iterator[Case]:
-    """`moe_int4_decode` with the model's experts, per way to split them over ranks."""
+def moe_decode(model: Model, on: torch.device) -> Iterator[Case]:
+    """`moe_int4_decode`, or `moe_decode` in MXFP4, with the model's experts, per way to split them
+    over ranks."""
     shape = model.experts
-    if shape is None or shape.format != "int4":
+    if shape is None or shape.format not in ("int4", "mxfp4"):
         return
+    op = "moe_decode" if shape.format == "mxfp4" else "moe_int4_decode"
     for split, (experts, intermediate) in shape.splits.items():
         if intermediate % shape.group:
             continue
@@ -116,7 +118,7 @@ def moe_int4(model: Model, on: torch.device) -> Iterator[Case]:
                 shape, intermediate, rows, local=min(experts, MOST_EXPERTS), ranks=ranks, on=on
             )
             size = f"H={shape.hidden} I={intermediate} G={shape.group}"
-            yield Case("moe_int4_decode", f"{split} M={rows} {size}", layer.run, layer.truth)
+            yield Case(op, f"{split} M={rows} {size}", layer.run, layer.truth)
 
 
 def moe_routing(model: Model, on: torch.device) -> Iterator[Case]:
@@ -160,6 +162,6 @@ def moe_routing(model: Model, on: torch.device) -> Iterator[Case]:
 FAMILIES: tuple[Callable[[Model, torch.device], Iterator[Case]], ...] = (
     linear_int4,
     linear_rows,
-    moe_int4,
+    moe_decode,
     moe_routing,
 )

@@ -27,6 +27,22 @@ def experts_int4(
     return matrices
 
 
+def experts_mxfp4(codes: Tensor, scales: Tensor, experts: Tensor | list[int]) -> dict[int, Tensor]:
+    """Dequantised matrices ``[rows, K]`` float64 of some experts.
+
+    codes uint8 ``[E, rows, K / 2]`` of e2m1 (low nibble = even k), scales uint8 ``[E, rows, K /
+    32]``: 2^(byte - 127).
+    """
+    magnitudes = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0]
+    values = torch.tensor(magnitudes + [-m for m in magnitudes], dtype=torch.float64)
+    matrices = {}
+    for e in sorted({int(e) for e in experts}):
+        q = torch.stack([codes[e] & 15, codes[e] >> 4], -1).flatten(1).long()
+        scale = torch.exp2(scales[e].double() - 127)
+        matrices[e] = values.to(q.device)[q] * scale.repeat_interleave(32, 1)
+    return matrices
+
+
 def local_expert(global_id: int, expert_map: Tensor | None, experts: int) -> int:
     """The expert of this rank that serves a router's id, -1 when the slot is dead."""
     if expert_map is not None:
@@ -64,4 +80,4 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return y if bias is None else y + bias.double()
 
 
-__all__ = ["experts_int4", "linear", "local_expert", "moe"]
+__all__ = ["experts_int4", "experts_mxfp4", "linear", "local_expert", "moe"]

@@ -26,19 +26,23 @@ class MoeLayer:
     topk_ids: Tensor
     expert_map: Tensor
     group_size: int
+    format: str = "int4"
 
     def operands(self) -> tuple[Tensor, ...]:
-        """The positional arguments of `moe_int4_decode`."""
+        """The positional arguments of `moe_decode`, or for int4 of `moe_int4_decode`."""
         weights = (self.w1, self.w1_scale, self.w2, self.w2_scale)
         return (self.x, *weights, self.topk_weights, self.topk_ids)
 
     def options(self) -> dict[str, Any]:
         """Its keyword arguments."""
+        if self.format == "mxfp4":
+            return {"format": "mxfp4", "expert_map": self.expert_map}
         return {"group_size": self.group_size, "expert_map": self.expert_map}
 
     def run(self) -> Tensor:
         """The layer through our kernels."""
-        return moe.moe_int4_decode(*self.operands(), **self.options())
+        op = moe.moe_decode if self.format == "mxfp4" else moe.moe_int4_decode
+        return op(*self.operands(), **self.options())
 
     def slot_experts(self) -> list[list[int]]:
         """The local expert of each slot, -1 for those of other ranks."""
@@ -48,8 +52,12 @@ class MoeLayer:
         """The float64 oracle."""
         slots = self.slot_experts()
         live = [e for row in slots for e in row if e >= 0]
-        w1 = reference.experts_int4(self.w1, self.w1_scale, None, live)
-        w2 = reference.experts_int4(self.w2, self.w2_scale, None, live)
+        w1, w2 = (
+            reference.experts_mxfp4(w, scale, live)
+            if self.format == "mxfp4"
+            else reference.experts_int4(w, scale, None, live)
+            for w, scale in ((self.w1, self.w1_scale), (self.w2, self.w2_scale))
+        )
         return reference.moe(self.x, w1, w2, self.topk_weights, slots)
 
 
@@ -63,7 +71,7 @@ def moe_layer(
     seed: int = 0,
     on: torch.device | str = "cpu",
 ) -> MoeLayer:
-    """An int4 layer with `local` experts of `intermediate` size on this rank of `ranks`.
+    """A layer of int4 or MXFP4 with `local` experts of `intermediate` size on this rank of `ranks`.
 
     The local experts are spread evenly over the global ids. A token's choices are this rank's in
     turn rounded up and down (10 choices over 4 ranks: 3, 2, 3, ...), the rest are other ranks'.
@@ -75,6 +83,8 @@ def moe_layer(
         return torch.randint(0, 256, size, dtype=torch.uint8, generator=generator).to(on)
 
     def scales(*size: int) -> Tensor:
+        if shape.format == "mxfp4":
+            return torch.randint(119, 123, size, dtype=torch.uint8, generator=generator).to(on)
         return (0.002 + 0.01 * torch.rand(size, generator=generator)).half().to(on)
 
     experts, local = shape.experts, min(local, shape.experts)
@@ -100,4 +110,5 @@ def moe_layer(
         topk_ids=ids.to(on),
         expert_map=expert_map.to(on),
         group_size=G,
+        format=shape.format,
     )
