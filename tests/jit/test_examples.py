@@ -25,6 +25,14 @@ def test_the_softmax_example_runs_from_top_to_bottom(capsys):
     assert printed.count("ContractError") + printed.count("ContractTypeError") == 3
 
 
+def test_the_moe_layer_example_runs_from_top_to_bottom(capsys):
+    runpy.run_path(str(EXAMPLES / "moe_layer.py"), run_name="__main__")
+    printed = capsys.readouterr().out
+    assert printed.count("relative L2 error") == printed.count("from one rank") == 3
+    assert "runs moe_grouped[" in printed and "runs moe_tile[" in printed
+    assert printed.count("fused_moe: ") == 3
+
+
 @pytest.mark.parametrize(
     ("n", "threads", "dtype"),
     [(1, 32, torch.float32), (33, 32, torch.float16), (500, 256, torch.float32)],
