@@ -5,7 +5,7 @@
 // w1      [E, 2 I, H] weights of FORMAT, k along the row (nibbles: low = even k); gate rows first
 // scales  [E, ceil(2 I / SCALE_ROWS), ceil(H / GROUP_SIZE)], fp16, fp32 or e8m0 by SCALE_BYTES
 // zeros   of int4: bytes [E, I, H / G], low nibble = even row (z = 8 without)
-// x       fp16 [tokens, H]; act fp16 [tokens, TOP_K, I], for int4 each octet of n in pair order
+// x       fp16 [tokens, H]; act fp16 [tokens, TOP_K, I], in the format's pair order
 //         (common/rows.hip), so that stage 2 needs no permutes; rows of dead slots are not written
 //
 // Grid (blocks of channels, slots). The workgroups of a slot serve every slot of the same expert:
@@ -98,8 +98,6 @@ DEVICE u32 list_sharing_slots(List& list, const Slots& router, u32 slot, u32 num
   return length;
 }
 
-DEVICE u32 in_pair_order(u32 n) { return (n & ~7u) + (n & 3u) * 2 + (n >> 2 & 1u); }
-
 // Reduces one token's sums over the lanes of a row and stores its ROWS * SIDE activations.
 template <class Tile>
 DEVICE void store_activation(GLOBAL char* act, const float (&sums)[Tile::ALL_ROWS],
@@ -113,9 +111,8 @@ DEVICE void store_activation(GLOBAL char* act, const float (&sums)[Tile::ALL_ROW
     up = lane.chunk == p ? up_p : up;
   }
   const u32 n = channel + lane.chunk * Tile::SIDE + lane_id() / LANES;
-  const u32 place = Tile::FORMAT == Format::int4 ? in_pair_order(n) : n;
   if (lane.chunk < PAIRS)
-    *(GLOBAL f16*)(act + place * 2) =
+    *(GLOBAL f16*)(act + in_pair_order<Tile::FORMAT>(n) * 2) =
         (f16)gated<ACTIVATION, CLAMPED>(gate, up, epilogue.limit, epilogue.alpha);
 }
 

@@ -128,7 +128,7 @@ DEVICE float dot_row(const Row<Form>& row, GlobalBytes x) {
     for (u32 k = lane_id() * 8; k < K; k += 32 * 8) {
       u32 vector[4], words[OCTET<FORMAT>], pairs[4];
       load_octet(x, k, vector);
-      if constexpr (FORMAT == Format::int4) to_pair_order(vector);
+      to_pair_order<FORMAT>(vector);
       load_weights(row.weights, k, words);
       const u32 zero = FORMAT == Format::int4 ? row.zero(k / GROUP) : 0;
       decode_weights<FORMAT>(words, int4_zero(zero, 0), pairs);

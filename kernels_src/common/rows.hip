@@ -6,9 +6,10 @@
 // activations. A chunk's dot is fp32; its scale is applied once, in fp32. Where a row has one
 // scale, its dot runs through all chunks and is scaled at the end.
 //
-// Activations for int4 are needed in pair order, (0,4)(1,5)(2,6)(3,7) within each octet of k: that
-// is how masks cut a word of natural codes. PAIR_ORDER says that memory holds them so; otherwise
-// each chunk pays 16 byte permutes, shared by the ROWS rows. Other formats take them in order.
+// Activations are needed in the pair order of the format, which decodes fastest: for int4
+// (0,4)(1,5)(2,6)(3,7) within each octet of k, as masks cut a word of natural codes, for e4m3
+// (0,2)(1,3) within each quad, for others in order. PAIR_ORDER says that memory holds them so;
+// otherwise each 32 of k pay 16 byte permutes, shared by the ROWS rows.
 #include "common/dot.hip"
 #include "common/int4.hip"
 #include "common/memory.hip"
@@ -60,7 +61,7 @@ struct RowTile : Form {
   static constexpr int PARTS = PARTS_, ROWS = ROWS_;  // a lane's rows: ROWS in each of PARTS places
   static constexpr int ALL_ROWS = PARTS * ROWS;
   static constexpr int BLOCK = BLOCK_;  // rounds whose loads are all issued before the first use
-  static constexpr bool PERMUTE = Form::FORMAT == Format::int4 && !PAIR_ORDER_;
+  static constexpr bool PAIR_ORDER = PAIR_ORDER_;
   static constexpr int SIDE = 32 / LANES;
   static constexpr int CHUNKS = Form::K / Form::CHUNK;
   static constexpr int ROUNDS = ceil_div(CHUNKS, LANES * BLOCK) * BLOCK;
@@ -219,22 +220,38 @@ DEVICE Int4Zero zero_of(const RowBlock<Tile>& block, const LaneOffsets<Tile>& la
 }
 
 // Four words of x, 8 halves in order of k, brought into pair order: one byte permute each.
+template <Format FORMAT>
 DEVICE void to_pair_order(u32 (&x)[4]) {
   constexpr u32 LOW_HALVES = 0x05040100, HIGH_HALVES = 0x07060302;
+  constexpr int APART = FORMAT == Format::int4 ? 2 : 1;  // words between the two of a pair
+  if constexpr (FORMAT != Format::int4 && FORMAT != Format::e4m3) return;
   const u32 x0 = x[0], x1 = x[1], x2 = x[2], x3 = x[3];
-  x[0] = __builtin_amdgcn_perm(x2, x0, LOW_HALVES);
-  x[1] = __builtin_amdgcn_perm(x2, x0, HIGH_HALVES);
-  x[2] = __builtin_amdgcn_perm(x3, x1, LOW_HALVES);
-  x[3] = __builtin_amdgcn_perm(x3, x1, HIGH_HALVES);
+  const u32 first = APART == 2 ? x2 : x1, second = APART == 2 ? x1 : x2;
+  x[0] = __builtin_amdgcn_perm(first, x0, LOW_HALVES);
+  x[1] = __builtin_amdgcn_perm(first, x0, HIGH_HALVES);
+  x[2] = __builtin_amdgcn_perm(x3, second, LOW_HALVES);
+  x[3] = __builtin_amdgcn_perm(x3, second, HIGH_HALVES);
 }
 
-// Eight weights as fp16 pairs, int4 in pair order, others in order. Only int4 has a zero.
+// Where memory in pair order has element n.
+template <Format FORMAT>
+DEVICE u32 in_pair_order(u32 n) {
+  if constexpr (FORMAT == Format::int4) return (n & ~7u) + (n & 3u) * 2 + (n >> 2 & 1u);
+  if constexpr (FORMAT == Format::e4m3) return (n & ~3u) + (n & 1u) * 2 + (n >> 1 & 1u);
+  return n;
+}
+
+// Eight weights as fp16 pairs in pair order. Only int4 has a zero.
 template <Format FORMAT>
 DEVICE void decode_weights(const u32* words, const Int4Zero& zero, u32 (&pairs)[4]) {
-  if constexpr (FORMAT == Format::int4)
+  if constexpr (FORMAT == Format::int4) {
     int4_decode(words[0], zero, pairs);
-  else
+  } else if constexpr (FORMAT == Format::e4m3) {
+    e4m3_decode_alternating(words[0], pairs[0], pairs[1]);
+    e4m3_decode_alternating(words[1], pairs[2], pairs[3]);
+  } else {
     decode_octet<FORMAT>(words, pairs);
+  }
 }
 
 // sums[q][r] += row r . x[q] over the block's rounds, for COUNT vectors x[q] (wave-uniform bases).
@@ -274,7 +291,7 @@ DEVICE void multiply_rows(float (&sums)[MOST][Tile::ALL_ROWS], const RowBlock<Ti
 #pragma unroll
       for (int q = 0; q < COUNT; ++q) {
         load<u32, 4>(x_round[q] + lane.x, step - far + octet * 16, pairs_x[q]);
-        if constexpr (Tile::PERMUTE) to_pair_order(pairs_x[q]);
+        if constexpr (!Tile::PAIR_ORDER) to_pair_order<Tile::FORMAT>(pairs_x[q]);
       }
 #pragma unroll
       for (int r = 0; r < Tile::ALL_ROWS; ++r) {

@@ -20,7 +20,7 @@ MOST_TOP_K = 32  # of the grouped kernels
 _MOST_TOKENS_ANY = 32768  # grid limit of the plain kernels
 # Weights of one 16-byte load, and vector instructions for them per row: decode, dot, scale, x.
 _CHUNKS = {
-    "int4": (32, 57), "mxfp4": (32, 70), "i8": (16, 31), "e4m3": (16, 43), "e5m2": (16, 19),
+    "int4": (32, 57), "mxfp4": (32, 70), "i8": (16, 31), "e4m3": (16, 38), "e5m2": (16, 19),
     "f16": (8, 6),
 }  # fmt: skip
 _SIZES = range(1, 1 << 24)

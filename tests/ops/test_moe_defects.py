@@ -56,10 +56,9 @@ def test_a_scale_serves_its_own_rows_and_group(format, scales):
 
 
 def activation_in_order(stored: np.ndarray, format: str) -> np.ndarray:
-    """Stage 1 stores what int4 takes with the octets in pair order."""
-    if format != "int4":
-        return stored
-    return stored.reshape(-1, 4, 2).transpose(0, 2, 1).reshape(-1)
+    """Stage 1 stores the pairs that int4 and e4m3 decode to: octets, or quads, of halves."""
+    size = {"int4": 4, "e4m3": 2}.get(format)
+    return stored if size is None else stored.reshape(-1, size, 2).transpose(0, 2, 1).reshape(-1)
 
 
 @pytest.mark.parametrize("low, high", [(1, 7), (0x78, 0x7E)], ids=["subnormal", "256..448"])
