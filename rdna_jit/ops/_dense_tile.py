@@ -132,28 +132,27 @@ TILE_KERNELS = frozenset({INT4_TILE.name, ROWS_TILE.name})
 
 @dataclass(frozen=True)
 class Split:
-    """How a grid of tiles shares K: steps of 32 per workgroup, workgroups along K."""
+    """How a grid of tiles shares K: steps of 32 per workgroup, workgroups along K, and the estimate
+    in clocks of a processor that decided."""
 
     slice: int
     splits: int
-
-
-def row_tile(M: int) -> int:
-    """Rows of x per workgroup. Waves without rows only decode, so a tile need not be full."""
-    return next((rows for rows in ROW_TILES if rows >= M), ROW_TILES[-1])
+    clocks: float = 0.0
 
 
 def tile_cost(M: int, K: int, group: int) -> float:
     """Vector instructions per weight for M rows: dots and scales for each eight rows begun, and
     about 2 to decode a weight and write it to LDS, once per tile."""
     scales = 1 / group if group < K else 0.0
-    return -(-M // 8) * 8 * (0.5 + scales) + 2 * -(-M // row_tile(M))
+    rows = next((rows for rows in ROW_TILES if rows >= M), ROW_TILES[-1])
+    return -(-M // 8) * 8 * (0.5 + scales) + 2 * -(-M // rows)
 
 
-# The largest chip, and what a workgroup needs per row and step of 32 K: clocks of a processor's
-# four vector units, and of one of its two LDS.
+# The largest chip, and what a workgroup needs per step of 32 K: clocks of a processor's four vector
+# units, per row and to decode the weights, and per row of one of its two LDS.
 _PROCESSORS = 36
-_VECTOR_CLOCKS = 20.5
+_VECTOR_CLOCKS = 19.2
+_DECODE_CLOCKS = 48
 _LDS_CLOCKS = 25.0
 _EDGE_STEPS = 2  # what the begin and end of a slice take
 _BYTES_PER_CLOCK = 230  # of memory
@@ -163,14 +162,18 @@ _MOST_SPLITS = 64
 
 def split_of(M: int, N: int, K: int, group_steps: int, rows: int) -> Split:
     """The split of K that ends first: more workgroups balance the processors, and more partial sums
-    have to be written and read again. `group_steps`: steps under one scale, 0 for any."""
-    tiles, steps = -(-M // rows) * -(-N // COLUMNS), -(-K // STEP)
+    have to be written and read again. `group_steps`: steps under one scale, 0 for any; `rows`: of
+    a tile."""
+    row_tiles, steps = -(-M // rows), -(-K // STEP)
+    tiles = row_tiles * -(-N // COLUMNS)
+    full = -(-M // 8) * 8 / row_tiles  # rows of a tile, on average, whose waves multiply
     unit = min(group_steps, 4) or 1
     units = -(-steps // unit)
 
     def clocks(splits: int) -> float:
         turns = -(-tiles * splits // _PROCESSORS)
-        work = max(turns * _VECTOR_CLOCKS, -(-turns // 2) * _LDS_CLOCKS) * rows
+        vector = turns * (_VECTOR_CLOCKS * full + _DECODE_CLOCKS)
+        work = max(vector, -(-turns // 2) * _LDS_CLOCKS * full)
         time = work * (-(-units // splits) * unit + _EDGE_STEPS)
         if splits > 1:
             time += M * N * (4 * splits + 2) / _BYTES_PER_CLOCK + _LAUNCH_CLOCKS
@@ -178,14 +181,26 @@ def split_of(M: int, N: int, K: int, group_steps: int, rows: int) -> Split:
 
     best = min(range(1, min(units, _MOST_SPLITS) + 1), key=clocks)
     length = -(-units // best) * unit
-    return Split(length, -(-steps // length))
+    return Split(length, -(-steps // length), clocks(best))
+
+
+def choose_tile(M: int, N: int, K: int, group_steps: int) -> tuple[int, Split]:
+    """Rows of x per workgroup, and the split of K. The smallest tile that holds all rows, or 64:
+    fewer tiles decode the weights less often. 32 where the processors are balanced so much better
+    that the launch ends earlier."""
+    rows = next((rows for rows in ROW_TILES if rows >= M), ROW_TILES[-1])
+    split = split_of(M, N, K, group_steps, rows)
+    if rows == ROW_TILES[-1]:
+        smaller = split_of(M, N, K, group_steps, 32)
+        if smaller.clocks < 0.95 * split.clocks:
+            return 32, smaller
+    return rows, split
 
 
 def choose_int4(call: Int4Call, awq: bool = False) -> tuple[dict[str, Value], Split]:
     """Template values of the int4 tile for a call with M >= 1 and N >= 1."""
-    rows = row_tile(call.M)
     group_steps = 0 if call.group == call.K else call.group // STEP
-    split = split_of(call.M, call.N, call.K, group_steps, rows)
+    rows, split = choose_tile(call.M, call.N, call.K, group_steps)
     values: dict[str, Value] = {
         "N": call.N,
         "K": call.K,
@@ -223,7 +238,7 @@ def beats_decode(call: Int4Call) -> tuple[bool, tuple[Candidate, ...]]:
     taken = not refusal and tile < decode
     of = f"vector instructions per weight for {call.M} rows"
     reason = f"{decode:.4g} {of}, as {chunks} chunks of {chunk}"
-    tiles = f"{tile:.4g} {of}, in tiles of {row_tile(call.M)} x {COLUMNS}"
+    tiles = f"{tile:.4g} {of}, in tiles of {COLUMNS} columns"
     return taken, (
         Candidate("w4a16_decode", not taken, reason),
         Candidate(INT4_TILE.name, taken, refusal or tiles),
@@ -268,8 +283,7 @@ def plan_rows(
 
 def choose_rows(call: GemvCall, out_align: int = 2) -> tuple[dict[str, Value], Split]:
     """Template values of the row format tile for a call with M >= 1 and N >= 1."""
-    rows = row_tile(call.M)
-    split = split_of(call.M, call.N, call.K, call.group // STEP, rows)
+    rows, split = choose_tile(call.M, call.N, call.K, call.group // STEP)
     values: dict[str, Value] = {
         "N": call.N,
         "K": call.K,

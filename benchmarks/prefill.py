@@ -1,0 +1,194 @@
+"""Counters of the tiled kernels on the emulator: python -m benchmarks.prefill [--json] ...
+
+One line per form of the operands, shape and number of rows: vector instructions per product over
+both launches (0.5 are the dots), registers and spills, workgroups and how many share K, waves that
+fit on a SIMD, what the model gives for a card as the time of the vector units, of LDS, of memory
+and of both launches in all, over the time that dots and operands alone need (floor), what bounds
+the first launch, and the error against float64. Counts are exact for the compiler at hand; times
+are a model's. `--slice` cuts N and runs the tiles that the whole layer would run: its times are the
+slice's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import asdict, dataclass
+
+import torch
+
+from benchmarks import gemv
+from benchmarks.dense import realistic
+from rdna_jit.dispatch import Plan
+from rdna_jit.emulator.cards import CARDS
+from rdna_jit.emulator.model import ISSUE_DOT2
+from rdna_jit.formats import gptq_to_awq, gptq_unshuffle
+from rdna_jit.ops._dense_int4 import Int4Call
+from rdna_jit.ops._dense_tile import plan_int4, plan_rows
+
+Tensor = torch.Tensor
+SHAPES = ((2560, 1536), (4096, 2560), (5120, 5120))  # N, K
+ROWS = (64, 256, 512)
+INT4 = {"int4": 128, "int4 G=32": 32, "awq": 128}  # form and group
+FORMS = (*INT4, *gemv.FORMS)
+# Vector instructions per product that a form may take, of 64 rows or more.
+MOST = {
+    "int4": 0.56,
+    "int4 G=32": 0.59,
+    "awq": 0.575,
+    "f16": 0.52,
+    "i8": 0.56,
+    "i8 G=128": 0.57,
+    "e4m3": 0.585,
+    "e4m3 128^2": 0.59,
+    "e5m2": 0.535,
+    "w8a8": 0.61,
+    "w8a8 128^2": 0.62,
+    "mxfp4": 0.605,
+}
+
+
+@dataclass
+class Row:
+    """One measured call; `valu_us`, `lds_us`, `dram_us` and `bound_by` are of the first launch."""
+
+    form: str
+    N: int
+    K: int
+    M: int
+    valu_per_mac: float
+    vgprs: int
+    spills: int
+    workgroups: int
+    splits: int
+    waves_per_simd: int
+    valu_us: float
+    lds_us: float
+    dram_us: float
+    time_us: float
+    floor_us: float
+    bound_by: str
+    rel_l2: float
+
+    @property
+    def line(self) -> str:
+        return (
+            f"{self.form:<11}{self.N:>6}x{self.K:<6}{self.M:>5}{self.valu_per_mac:>8.4f}"
+            f"{self.vgprs:>6}{self.spills:>7}{self.workgroups:>6} /{self.splits:<3}"
+            f"{self.waves_per_simd:>6}{self.valu_us:>9.1f}{self.lds_us:>9.1f}{self.dram_us:>9.1f}"
+            f"{self.time_us:>9.1f}{self.time_us / self.floor_us:>7.2f} {self.bound_by:<8}"
+            f"{self.rel_l2:>9.1e}"
+        )
+
+
+HEAD = (
+    f"{'form':<11}{'N x K':>13}{'M':>5}{'VALU':>8}{'VGPRs':>6}{'spills':>7}{'grid/K':>11}"
+    f"{'w/SIMD':>6}{'valu us':>9}{'lds us':>9}{'dram us':>9}{'us':>9}{'/floor':>7} {'by':<8}"
+    f"{'rel L2':>9}"
+)
+
+
+@dataclass
+class Case:
+    """A plan for the whole layer, and operands of the columns that are measured."""
+
+    plan: Plan
+    operands: tuple[Tensor | None, ...]
+    exact: Tensor  # x W, float64
+
+
+def int4_case(form: str, N: int, K: int, M: int, columns: int) -> Case:
+    group, awq = INT4[form], form == "awq"
+    call = Int4Call(
+        M, N, K, group, shuffled=True, zeros="packed", zero_offset=0 if awq else 1, x_stride=K,
+        w_stride=columns // 8 if awq else columns, z_stride=columns // 8, s_stride=columns,
+        out_stride=columns,
+    )  # fmt: skip
+    weight = realistic(columns, K, group)
+    words, zeros = weight.qweight, weight.qzeros
+    if awq:
+        assert zeros is not None
+        # Stored zeros are 6..8, one less than they mean.
+        words, zeros = gptq_to_awq(gptq_unshuffle(words), zeros + 0x11111111)
+    x = torch.randn(M, K, generator=torch.Generator().manual_seed(1)).half()
+    exact = x.double() @ weight.dequantize(torch.float64)
+    operands = (x, words, zeros, weight.scales, None)
+    return Case(plan_int4(form, call, awq=awq), operands, exact)
+
+
+def rows_case(form: str, N: int, K: int, M: int, columns: int) -> Case:
+    format, x_format, blocks = gemv.FORMS[form]
+    g = torch.Generator().manual_seed(0)
+    side = gemv.BLOCK if format in ("e4m3", "e5m2") else 1
+    w = gemv.operand(
+        format, 0.05 * torch.randn(columns, K, generator=g), (side, gemv.BLOCK) if blocks else None
+    )
+    x = gemv.operand(x_format, torch.randn(M, K, generator=g), (1, gemv.BLOCK) if blocks else None)
+    plan = plan_rows(form, gemv.describe(form, N, K, M), 8)
+    return Case(plan, (x.codes, w.codes, w.scale, x.scale), x.exact @ w.exact.T)
+
+
+def measure(form: str, N: int, K: int, M: int, card: str, columns: int | None = None) -> Row:
+    """Profile both launches of a call; `columns`: of N, those measured."""
+    columns = min(columns or N, N)
+    case = (int4_case if form in INT4 else rows_case)(form, N, K, M, columns)
+    splits = case.plan.launches[0].grid[2]  # type: ignore[index]
+    out = torch.full((M, columns), torch.nan).half()
+    parts = torch.full((splits, M, columns), torch.nan) if splits > 1 else out
+    operands = [(*case.operands, None, parts, M), (parts, None, out, M)]
+    profiles, kernels = [], []
+    for launch, args in zip(case.plan.launches, operands, strict=False):
+        values = dict(launch.kernel.values) | {"N": columns}
+        for stride in ("STRIDE", "OUT_STRIDE"):
+            values |= {stride: columns} if stride in values else {}
+        assert launch.kernel.spec is not None
+        kernel = launch.kernel.spec.specialise(None, **values)
+        kernels.append(kernel)
+        grid = list(launch.grid)  # type: ignore[arg-type]
+        grid[1] = -(-columns // (128 if len(grid) == 3 else 1024))
+        profiles.append(kernel.profile(tuple(grid), launch.block, *args, card=card))
+    tile, bounds, resources = profiles[0], profiles[0].estimate.bounds, kernels[0].resources
+    found = CARDS[card]
+    nbytes = out.nbytes + sum(t.nbytes for t in case.operands if t is not None)
+    dots = M * columns * K / 64 / (2 * found.compute_units * found.clock_ghz * 1e3 * ISSUE_DOT2)
+    return Row(
+        form,
+        columns,
+        K,
+        M,
+        valu_per_mac=sum(p.valu for p in profiles) * 32 / (M * columns * K),
+        vgprs=resources.vgprs,
+        spills=resources.vgpr_spills + resources.sgpr_spills,
+        workgroups=tile.grid[0] * tile.grid[1] * tile.grid[2],
+        splits=splits,
+        waves_per_simd=resources.waves_per_simd,
+        valu_us=bounds["valu"],
+        lds_us=bounds["lds"],
+        dram_us=bounds["dram"],
+        time_us=sum(p.time_us for p in profiles),
+        floor_us=max(dots, nbytes / found.read_gbs / 1e3),
+        bound_by=tile.bound_by,
+        rel_l2=float((out.double() - case.exact).norm() / case.exact.norm()),
+    )
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
+    parser.add_argument("--json", action="store_true", help="one JSON object per line")
+    parser.add_argument("--card", default="V620", choices=sorted(CARDS))
+    parser.add_argument("--rows", type=int, nargs="*", default=ROWS, metavar="M")
+    parser.add_argument("--form", nargs="*", default=tuple(FORMS), choices=tuple(FORMS))
+    parser.add_argument("--shape", type=int, nargs=2, action="append", metavar=("N", "K"))
+    parser.add_argument("--slice", type=int, metavar="N", help="measure this many columns")
+    options = parser.parse_args(arguments)
+    if not options.json:
+        print(HEAD)
+    for N, K in options.shape or SHAPES:
+        for form in options.form:
+            for M in options.rows:
+                row = measure(form, N, K, M, options.card, options.slice)
+                print(json.dumps(asdict(row)) if options.json else row.line, flush=True)
+
+
+if __name__ == "__main__":
+    main()
