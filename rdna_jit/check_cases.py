@@ -19,6 +19,7 @@ from rdna_jit.models import Layer, Model
 from rdna_jit.ops import linear, moe
 
 ROWS = (1, 4, 8, 16)
+LAYER_ROWS = (2, 40)
 MOST_COLUMNS = 2048
 MOST_EXPERTS = 16
 
@@ -121,6 +122,29 @@ def moe_decode(model: Model, on: torch.device) -> Iterator[Case]:
             yield Case(op, f"{split} M={rows} {size}", layer.run, layer.truth)
 
 
+def moe_layer(model: Model, on: torch.device) -> Iterator[Case]:
+    """`fused_moe` with the model's experts, for a decode batch and for one that runs on tiles."""
+    shape = model.experts
+    if shape is None or shape.format not in ("int4", "mxfp4"):
+        return
+    split, (experts, intermediate) = next(iter(shape.splits.items()))
+    for rows in LAYER_ROWS:
+        layer = synthetic.moe_layer(
+            shape, intermediate, rows, local=MOST_EXPERTS // 2, ranks=shape.experts // experts,
+            on=on,
+        )  # fmt: skip
+        weights = formats.MoEWeights(
+            layer.format, layer.w1, layer.w1_scale, layer.w2, layer.w2_scale,
+            group_size=shape.group if layer.format == "int4" else -1,
+        )  # fmt: skip
+        run = partial(
+            moe.fused_moe, layer.x, weights, layer.topk_weights, layer.topk_ids,
+            expert_map=layer.expert_map,
+        )  # fmt: skip
+        size = f"{split} M={rows} H={shape.hidden} I={intermediate}"
+        yield Case("fused_moe", size, run, layer.truth)
+
+
 def moe_routing(model: Model, on: torch.device) -> Iterator[Case]:
     """`topk_router`, as weights per expert, and `moe_align_block_size` of what it chose."""
     shape = model.experts
@@ -163,5 +187,6 @@ FAMILIES: tuple[Callable[[Model, torch.device], Iterator[Case]], ...] = (
     linear_int4,
     linear_rows,
     moe_decode,
+    moe_layer,
     moe_routing,
 )
