@@ -12,9 +12,20 @@ from rdna_jit import ContractError, config
 from rdna_jit.dispatch import FallbackError
 from rdna_jit.ops import _moe_decode
 from rdna_jit.ops._moe_contract import Matrix
-from rdna_jit.ops._moe_decode import ANY, DOWN, GATE_UP, GROUPED, MoeCall, choose
+from rdna_jit.ops._moe_decode import (
+    ANY,
+    DOWN,
+    GATE_UP,
+    GROUPED,
+    MoeCall,
+    Shared,
+    choose,
+    down_values,
+    gate_up_values,
+)
 from rdna_jit.ops.moe import moe_int4_decode
 from rdna_jit.ops.moe_compat import moe_skinny_int4_decode, moe_skinny_int4_decode_v2
+from tests.ops.clang import compile_with_clang
 from tests.ops.moe_cases import Case, Shape, errors, poisoned
 
 # H, I on one rank, G, T of layers that people serve, and odd fits.
@@ -142,27 +153,81 @@ def test_registered_with_torch():
     assert torch.equal(out, direct)
 
 
-@pytest.mark.parametrize("M", [1, 8])
-@pytest.mark.parametrize("arch", ["gfx1030", "gfx1010"])
-def test_flash_next_kernels_do_not_spill(M, arch):
-    choice = choose(call(M, 2560, 640, 128, 10), "auto")
+# A format, what its scales serve, zero points.
+KINDS = [
+    ("int4", "group", False), ("int4", "group", True), ("i8", "channel", False),
+    ("i8", "group", False), ("e4m3", "channel", False), ("e4m3", "block", False),
+    ("e5m2", "tensor", False), ("mxfp4", "group", False), ("f16", "none", False),
+]  # fmt: skip
+
+
+def call_of(M: int, layer: tuple[int, ...], kind: tuple[str, str, bool]) -> MoeCall:
+    format, scales, zeros = kind
+
+    def matrix(rows: int, K: int, G: int) -> Matrix:
+        group, scale_rows, scale_bytes = {
+            "group": (G, 1, 1 if format == "mxfp4" else 2), "channel": (K, 1, 4),
+            "block": (128 if K % 128 == 0 else 32, 128, 4), "tensor": (K, rows, 4),
+            "none": (K, 1, 0),
+        }[scales]  # fmt: skip
+        return Matrix(group, scale_rows, scale_bytes, zeros, True, 16, 16, (0,) * 3, (0,) * 3)
+
+    H, I, G, T = layer  # noqa: E741
+    G = 32 if format == "mxfp4" else G
+    one, two = matrix(2 * I, H, G), matrix(H, I, G)
+    return call(M, H, I, G, T, format=format, w1=one, w2=two)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+@pytest.mark.parametrize("layer", LAYERS, ids=str)
+def test_grouped_kernels_cover_the_layer_in_every_format(layer, kind):
+    for M in (1, 2, 16):
+        choice = choose(call_of(M, layer, kind), "auto")
+        assert choice.kernel == GROUPED and not choice.fallback
+        _, _, gate_up, down = choice.chunks[0]
+        two = down.kernel.values
+        assert down.grid[0] * two["ROWS"] * 32 // two["LANES"] == layer[0]
+        assert gate_up.kernel.values["FORMAT"] == kind[0]
+
+
+def kernels(M: int, layer: tuple[int, ...], kind: tuple[str, str, bool], shared: int = 0):
+    made = call_of(M, layer, kind)
+    if shared:
+        made = replace(made, shared=Shared(shared, 2, True, False, ""))
+    values = gate_up_values(made, M), down_values(made, M)
+    return [
+        spec.specialise("gfx1030", **v) for spec, v in zip((GATE_UP, DOWN), values, strict=True)
+    ]
+
+
+def assert_lean(kernel, tmp_path) -> None:
+    """No spills and no calls, with either compiler."""
+    for info in (kernel.program().info, *compile_with_clang(kernel, tmp_path).kernels.values()):
+        r = info.resources
+        assert r.vgpr_spills == r.sgpr_spills == r.scratch_bytes == 0 and r.wavefront_size == 32
+    assert "s_swappc" not in kernel.isa()
+
+
+@pytest.mark.parametrize("kind", [KINDS[0], KINDS[7]], ids=str)
+def test_flash_next_kernels_do_not_spill(kind, tmp_path):
+    for kernel in kernels(8, (2560, 640, 128, 10), kind):
+        assert_lean(kernel, tmp_path)
+
+
+def test_kernels_without_dot_instructions_do_not_spill():
+    choice = choose(call(8, 2560, 640, 128, 10), "auto")
     for launch, spec in zip(choice.chunks[0][2:], (GATE_UP, DOWN), strict=True):
-        resources = spec.specialise(arch, **launch.kernel.values).resources
+        resources = spec.specialise("gfx1010", **launch.kernel.values).resources
         assert resources.vgpr_spills == resources.sgpr_spills == resources.scratch_bytes == 0
-        assert resources.wavefront_size == 32
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("layer", LAYERS, ids=str)
-@pytest.mark.parametrize("asymmetric", [False, True])
-def test_no_layer_spills(layer, asymmetric):
-    for M in (1, 2, 4, 8, 16):
-        base = call(M, *layer)
-        zeros = {name: getattr(base, name)._replace(has_zeros=asymmetric) for name in ("w1", "w2")}
-        choice = choose(replace(base, **zeros), "auto")
-        for launch, spec in zip(choice.chunks[0][2:], (GATE_UP, DOWN), strict=True):
-            resources = spec.specialise("gfx1030", **launch.kernel.values).resources
-            assert resources.vgpr_spills == resources.sgpr_spills == 0, (M, spec.name)
+@pytest.mark.parametrize("layer", LAYERS[::3], ids=str)
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_no_layer_spills(layer, kind, tmp_path):
+    for M, shared in ((1, 0), (1, 640), (2, 0), (2, 640), (4, 0), (8, 0), (16, 0)):
+        for kernel in kernels(M, layer, kind, shared):
+            assert_lean(kernel, tmp_path)
 
 
 @pytest.mark.parametrize("entry", [moe_skinny_int4_decode, moe_skinny_int4_decode_v2])
