@@ -122,7 +122,7 @@ def memory() -> Iterator[Row]:
     rate = gbs(stream_us(16, 4, 72, 32, cycle=2, steps=(48, 64)))
     note = "a set above 4 MB comes from the Infinity Cache; re-reads count as L2 here"
     yield Row("caches", "9 MB again and again", "GB/s", 1890, rate, note, modelled=False)
-    yield Row("caches", "dependent loads", "ns", 180.3, chase_ns(), "the loaded latency is used")
+    yield Row("caches", "dependent loads", "ns", 180.3, chase_ns())
 
 
 def chase_ns() -> float:

@@ -8,8 +8,9 @@ COUNTERS = (
     "valu", "dot", "packed", "transcendental", "quarter_rate", "salu", "smem", "vmem_load",
     "vmem_store", "atomic", "lds", "branch", "barrier", "wait", "scratch",
 )  # fmt: skip
-# Finer subsets that the model prices apart: integer dots (part of dot) and double precision.
-FINE_COUNTERS = ("dot_integer", "fp64")
+# Finer subsets that the model prices apart: integer dots (part of dot), those of nibbles among
+# them, and double precision.
+FINE_COUNTERS = ("dot_integer", "dot_nibble", "fp64")
 
 _TRANSCENDENTAL = re.compile(r"v_(exp|log|rcp|rcp_iflag|rsq|sqrt|sin|cos)_f(16|32|64)$")
 _QUARTER_RATE = re.compile(
@@ -42,7 +43,9 @@ def classify(mnemonic: str) -> tuple[str, ...]:
 
 
 def _vector_subsets(mnemonic: str) -> tuple[str, ...]:
-    if mnemonic.startswith(("v_dot4", "v_dot8")):
+    if mnemonic.startswith("v_dot8"):
+        return ("dot", "dot_integer", "dot_nibble")
+    if mnemonic.startswith("v_dot4"):
         return ("dot", "dot_integer")
     if mnemonic.startswith("v_dot"):
         return ("dot",)

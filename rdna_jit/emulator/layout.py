@@ -86,6 +86,7 @@ class Env(ctypes.Structure):
         ("scalar_ns", ctypes.c_int64),
         ("private", ctypes.c_uint64),
         ("private_bytes", ctypes.c_int64),
+        ("line_ps", ctypes.c_int64),
     ]
 
 
@@ -98,10 +99,10 @@ class State(ctypes.Structure):
         ("resume", ctypes.c_uint32),
         ("steps", ctypes.c_int64),
         ("ended", ctypes.c_int64),
-        ("clock", ctypes.c_int64 * 71),
+        ("clock", ctypes.c_int64 * 70),
         ("mode", ctypes.c_uint32),
         ("absent", ctypes.c_uint32),
-        ("padding", ctypes.c_int64 * 133),
+        ("padding", ctypes.c_int64 * 134),
         ("vgprs", ctypes.c_uint32 * WAVE * 256),
     ]
 
@@ -127,7 +128,7 @@ class Grid(ctypes.Structure):
         ("descending", ctypes.c_int64),
         ("one_barrier", ctypes.c_int64),
         ("waited_ns", ctypes.c_int64),
-        ("leading_waits", ctypes.c_int64),
+        ("leading_ns", ctypes.c_int64),
         ("scratch", ctypes.c_uint64),
     ]
 

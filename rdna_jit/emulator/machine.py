@@ -38,7 +38,7 @@ class LaunchStats(NamedTuple):
     traffic: tuple[tuple[int, int, int], ...] = ()
     lines_touched: int = 0
     waited_ns: int = 0
-    leading_waits: int = 0
+    leading_ns: int = 0
     seconds: float = 0.0
 
     @property
@@ -154,7 +154,7 @@ class Program:
             traffic=launch.traffic() if profile else (),
             lines_touched=launch.table.lines_touched,
             waited_ns=launch.waited_ns,
-            leading_waits=launch.leading_waits,
+            leading_ns=launch.leading_ns,
             seconds=launch.seconds,
         )
 

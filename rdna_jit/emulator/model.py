@@ -21,6 +21,7 @@ ISSUE_FMA: Final = 0.754
 ISSUE_PACKED: Final = 0.767
 ISSUE_DOT2: Final = 0.860
 ISSUE_DOT4: Final = 0.726
+ISSUE_DOT8: Final = 0.757
 ISSUE_TRANSCENDENTAL: Final = 0.191
 # 32-bit integer multiplies run at a quarter of the rate: 5.1 of 25.4 T multiply-adds on an RX 6900
 # XT in a public benchmark, four slots for the multiply and one for the add.
@@ -32,9 +33,13 @@ ISSUE_SCALAR: Final = 1.0
 
 # An idle card's latency to DRAM (owners' pointer chase): what a wave waits for its first data.
 DRAM_LATENCY_US: Final = 0.180
-# A loaded card's: one wave on every second SIMD with one 512-byte load in flight reached 136 GB/s,
-# so 36.9 KB in flight took 271 ns.
+# A loaded card's: one wave on every second SIMD, 72 in all, with one 512-byte load in flight each
+# reached 136 GB/s, so 36.9 KB in flight took 271 ns.
 LOADED_LATENCY_US: Final = 0.271
+LOADED_WAVES: Final = 72
+# Loads of a wave return one after the other: the same with 2 and 4 loads in flight reached 254 and
+# 433 GB/s, 290 and 341 ns a round, 22 ns for each further load of four lines.
+LINE_RETURN_US: Final = 0.0055
 # A scalar load whose line is in a near cache. No figure for the scalar cache is known; this is the
 # owners' latency of the vector caches' second level.
 SCALAR_LATENCY_US: Final = 0.040
@@ -70,13 +75,14 @@ class Work:
     """What a launch did, in wave instructions, bytes and lines, and the shape it had.
 
     `waited_us` is the time that a wave waited for loads, at the latencies above, on average;
-    `leading_waits` are its waits until its first wide load had returned. `dual_cu` says that
-    workgroups may use both compute units of a pair.
+    `leading_waits` is the part until its first wide load had returned, in latencies. `dual_cu` says
+    that workgroups may use both compute units of a pair.
     """
 
     valu: int
     dot: int
     dot_integer: int
+    dot_nibble: int
     packed: int
     transcendental: int
     quarter_rate: int
@@ -152,6 +158,12 @@ def estimate(work: Work, card: Card) -> Estimate:
     )
 
 
+def load_latency_us(waves: int) -> float:
+    """What a load takes with so many waves in the launch: between an idle and a loaded card."""
+    load = min(1.0, waves / LOADED_WAVES)
+    return DRAM_LATENCY_US + (LOADED_LATENCY_US - DRAM_LATENCY_US) * load
+
+
 def vector_slots(work: Work) -> float:
     """Clocks of one SIMD that all vector instructions take."""
     special = work.dot + work.packed + work.transcendental + work.quarter_rate + work.fp64
@@ -160,7 +172,8 @@ def vector_slots(work: Work) -> float:
         (plain + QUARTER_RATE_SLOTS * work.quarter_rate + FP64_SLOTS * work.fp64) / ISSUE_FMA
         + work.packed / ISSUE_PACKED
         + (work.dot - work.dot_integer) / ISSUE_DOT2
-        + work.dot_integer / ISSUE_DOT4
+        + (work.dot_integer - work.dot_nibble) / ISSUE_DOT4
+        + work.dot_nibble / ISSUE_DOT8
         + work.transcendental / ISSUE_TRANSCENDENTAL
     )
 
@@ -189,6 +202,6 @@ def groups_per_unit(work: Work, simds: int) -> int:
 def _drain_us(work: Work, waves: int, groups: int, simds: int, clocks_per_us: float) -> float:
     """After the last data has arrived, the waves of a SIMD still execute what depends on it: the
     vector instructions of one round each."""
-    rounds = work.waited_us / LOADED_LATENCY_US
+    rounds = work.waited_us / load_latency_us(waves)
     per_round = vector_slots(work) / waves / (rounds + 1)
     return per_round * ceil(groups * work.waves_per_group / simds) / clocks_per_us

@@ -222,13 +222,13 @@ def _count(stats: LaunchStats) -> dict[str, int]:
 def _work(stats: LaunchStats, counters: dict[str, int]) -> model.Work:
     info, waves = stats.program.info, counters["waves"]
     names = (
-        "valu", "dot", "dot_integer", "packed", "transcendental", "quarter_rate", "fp64", "salu",
-        "lds", "lds_cycles", "bytes_stored", "lines_requested", "lines_distinct",
+        "valu", "dot", "dot_integer", "dot_nibble", "packed", "transcendental", "quarter_rate",
+        "fp64", "salu", "lds", "lds_cycles", "bytes_stored", "lines_requested", "lines_distinct",
     )  # fmt: skip
     return model.Work(
         **{name: counters[name] for name in names},
         waited_us=stats.waited_ns / waves / 1e3,
-        leading_waits=stats.leading_waits / waves,
+        leading_waits=stats.leading_ns / waves / 1e3 / model.load_latency_us(waves),
         workgroups=stats.geometry.workgroups,
         waves_per_group=stats.geometry.waves,
         vgprs=info.resources.vgprs,

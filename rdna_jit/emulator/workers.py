@@ -128,9 +128,9 @@ class Launch:
         return sum(w.grid.waited_ns for w in self.workers)
 
     @property
-    def leading_waits(self) -> int:
-        """Waits before a wave's first wide load had returned, summed over waves."""
-        return sum(w.grid.leading_waits for w in self.workers)
+    def leading_ns(self) -> int:
+        """What of that was before a wave's first wide load had returned."""
+        return sum(w.grid.leading_ns for w in self.workers)
 
 
 class Worker:
@@ -177,7 +177,8 @@ class Worker:
         if launch.profile:
             from rdna_jit.emulator import model
 
-            self.env.load_ns = round(1e3 * model.LOADED_LATENCY_US)
+            self.env.load_ns = round(1e3 * model.load_latency_us(geometry.workgroups * waves))
+            self.env.line_ps = round(1e6 * model.LINE_RETURN_US)
             self.env.scalar_ns = round(1e3 * model.SCALAR_LATENCY_US)
         self.grid = layout.Grid(
             wave_function=executable.wave_function,

@@ -101,20 +101,32 @@ def test_serial_loads_set_the_latency_bound() -> None:
         assert (out == (np.arange(32) + hops) % 64).all()
         times[hops] = p.estimate.bounds["latency"]
         assert p.bound_by == "latency"
-    assert times[16] - times[8] == pytest.approx(8 * model.LOADED_LATENCY_US, rel=1e-3)
+    assert times[16] - times[8] == pytest.approx(8 * model.load_latency_us(1), rel=2e-3)
 
 
-def test_independent_loads_wait_once() -> None:
+def test_a_loaded_card_takes_longer() -> None:
+    order, waits = np.roll(np.arange(64, dtype=np.uint32), -1), {}
+    for groups in (1, 36, 72, 500):
+        p = profiled(CHASE, order, np.zeros(32, np.uint32), 8, grid=groups)
+        waits[groups] = p.estimate.start_us, p.stats.waited_ns / groups
+        assert p.estimate.start_us == pytest.approx(model.DRAM_LATENCY_US, rel=5e-3)
+    assert waits[72][1] == waits[500][1]
+    assert waits[72][1] / waits[1][1] == pytest.approx(271 / 181, rel=0.05)
+    assert waits[1][1] < waits[36][1] < waits[72][1]
+
+
+def test_independent_loads_return_one_after_the_other() -> None:
     source = """KERNEL(32) k(const u32* in, u32* out) { u32 s = 0;
       for (int n = 0; n < 16; n++) s += in[n * 32 + lane_x()]; out[lane_x()] = s; }"""
     p = profiled(source, np.ones(512, np.uint32), np.zeros(32, np.uint32))
     assert p.vmem_load == 16
-    assert p.stats.waited_ns <= 2 * 1e3 * model.LOADED_LATENCY_US
+    assert p.stats.waited_ns == 181 + 15 * 5  # one line each, whose 5.5 ns are cut to whole ones
 
 
 def test_classes() -> None:
     assert classify("v_dot2c_f32_f16") == ("valu", "dot")
     assert classify("v_dot4_i32_i8") == ("valu", "dot", "dot_integer")
+    assert classify("v_dot8_u32_u4") == ("valu", "dot", "dot_integer", "dot_nibble")
     assert classify("v_pk_fma_f16") == ("valu", "packed")
     assert classify("v_exp_f32") == ("valu", "transcendental")
     assert classify("v_mul_lo_u32") == ("valu", "quarter_rate")
@@ -164,8 +176,8 @@ def test_reports() -> None:
 
 
 WORK = model.Work(
-    valu=1_000_000, dot=0, dot_integer=0, packed=0, transcendental=0, quarter_rate=0, fp64=0,
-    salu=100_000, lds=0, lds_cycles=0, bytes_stored=0, lines_requested=100_000,
+    valu=1_000_000, dot=0, dot_integer=0, dot_nibble=0, packed=0, transcendental=0, quarter_rate=0,
+    fp64=0, salu=100_000, lds=0, lds_cycles=0, bytes_stored=0, lines_requested=100_000,
     lines_distinct=100_000,
     waited_us=1.0, leading_waits=1, workgroups=720, waves_per_group=8, vgprs=64, lds_bytes=0,
     dual_cu=False,

@@ -212,7 +212,7 @@ go:
   switch i32 %status, label %failed [ i32 0, label %ends  i32 1, label %waits ]
 ends:
   store i64 1, ptr %ended.p
-  call void @sum_clock(ptr %grid, ptr %state)
+  call void @sum_clock(ptr %grid, ptr %env, ptr %state)
   br label %is.ended
 is.ended:
   %ended.more = add i64 %ended, 1

@@ -186,13 +186,13 @@ banks:
   call void @count_banks(ptr %env, i32 %exec, i64 %site, i64 %bytes)
   br label %check
 lines:
-  call void @count_lines(ptr %env, i32 %exec, i64 %site, i64 %bytes)
+  %lines.moved = call i64 @count_lines(ptr %env, i32 %exec, i64 %site, i64 %bytes)
   %is.load = icmp eq i32 %kind, 0
   %returns = icmp eq i32 %kind, 3
   %awaited = or i1 %is.load, %returns
   br i1 %awaited, label %issue, label %check
 issue:
-  call void @clock_issue(ptr %env, i64 %bytes)
+  call void @clock_issue(ptr %env, i64 %bytes, i64 %lines.moved)
   br label %check
 check:
   %shadow.checks = and i64 %checks, 3

@@ -79,8 +79,8 @@ done:
   ret void
 }
 
-; Distinct lines of one lane-wise access.
-define void @count_lines(ptr %env, i32 %exec, i64 %site, i64 %bytes) nounwind {
+; Distinct lines of one lane-wise access; returns their number.
+define i64 @count_lines(ptr %env, i32 %exec, i64 %site, i64 %bytes) nounwind {
 entry:
   %seen = alloca [64 x i64], align 64
   %slots.p = getelementptr %Env, ptr %env, i32 0, i32 2
@@ -179,7 +179,7 @@ add:
   %active.64 = zext i32 %active to i64
   %moved = mul i64 %active.64, %bytes
   call void @add_traffic(ptr %env, i64 %site, i64 %moved, i64 %lines, i64 0)
-  ret void
+  ret i64 %lines
 }
 
 ; LDS cycles: lanes are served in passes of 32 (up to 4 bytes), 16 (8 bytes) or 8 (more); a pass
@@ -281,8 +281,9 @@ add:
   ret void
 }
 
-; The clock: a vector load is issued now; 8 bytes a lane and more count as wide.
-define void @clock_issue(ptr %env, i64 %bytes) alwaysinline nounwind {
+; The clock: a vector load is issued now. Its data is there a latency later, and not before its
+; lines have followed those of the load before it. 8 bytes a lane and more count as wide.
+define void @clock_issue(ptr %env, i64 %bytes, i64 %lines) alwaysinline nounwind {
   %state.p = getelementptr %Env, ptr %env, i32 0, i32 17
   %state = load ptr, ptr %state.p
   %now.p = getelementptr %State, ptr %state, i32 0, i32 5, i32 0
@@ -290,8 +291,21 @@ define void @clock_issue(ptr %env, i64 %bytes) alwaysinline nounwind {
   %issued.p = getelementptr %State, ptr %state, i32 0, i32 5, i32 1
   %issued = load i64, ptr %issued.p
   %at = and i64 %issued, 63
-  %time.p = getelementptr %State, ptr %state, i32 0, i32 5, i32 7, i64 %at
-  store i64 %now, ptr %time.p
+  %time.p = getelementptr %State, ptr %state, i32 0, i32 5, i32 6, i64 %at
+  %latency.p = getelementptr %Env, ptr %env, i32 0, i32 24
+  %latency = load i64, ptr %latency.p
+  %alone = add i64 %now, %latency
+  %line.ps.p = getelementptr %Env, ptr %env, i32 0, i32 28
+  %line.ps = load i64, ptr %line.ps.p
+  %moving.ps = mul i64 %lines, %line.ps
+  %moving = udiv i64 %moving.ps, 1000
+  %before.0 = sub i64 %issued, 1
+  %before = and i64 %before.0, 63
+  %before.p = getelementptr %State, ptr %state, i32 0, i32 5, i32 6, i64 %before
+  %returned = load i64, ptr %before.p
+  %behind = add i64 %returned, %moving
+  %ready = call i64 @llvm.smax.i64(i64 %alone, i64 %behind)
+  store i64 %ready, ptr %time.p
   %issued.1 = add i64 %issued, 1
   store i64 %issued.1, ptr %issued.p
   %wide.p = getelementptr %State, ptr %state, i32 0, i32 5, i32 5
@@ -304,18 +318,12 @@ define void @clock_issue(ptr %env, i64 %bytes) alwaysinline nounwind {
   ret void
 }
 
-; Moves the clock to a time at which awaited data is there; a wait counts if that takes time.
+; Moves the clock to a time at which awaited data is there.
 define void @clock_reach(ptr %state, i64 %ready) alwaysinline nounwind {
   %now.p = getelementptr %State, ptr %state, i32 0, i32 5, i32 0
   %now = load i64, ptr %now.p
   %later = call i64 @llvm.smax.i64(i64 %now, i64 %ready)
   store i64 %later, ptr %now.p
-  %moved = icmp sgt i64 %ready, %now
-  %one = zext i1 %moved to i64
-  %waits.p = getelementptr %State, ptr %state, i32 0, i32 5, i32 6
-  %waits = load i64, ptr %waits.p
-  %waits.1 = add i64 %waits, %one
-  store i64 %waits.1, ptr %waits.p
   ret void
 }
 
@@ -331,19 +339,20 @@ define void @clock_wait(ptr %env, ptr %state, i64 %allowed) nounwind {
 wait:
   %last = sub i64 %target, 1
   %at = and i64 %last, 63
-  %time.p = getelementptr %State, ptr %state, i32 0, i32 5, i32 7, i64 %at
-  %time = load i64, ptr %time.p
-  %latency.p = getelementptr %Env, ptr %env, i32 0, i32 24
-  %latency = load i64, ptr %latency.p
-  %ready = add i64 %time, %latency
+  %time.p = getelementptr %State, ptr %state, i32 0, i32 5, i32 6, i64 %at
+  %ready = load i64, ptr %time.p
   call void @clock_reach(ptr %state, i64 %ready)
   store i64 %target, ptr %awaited.p
   %wide.p = getelementptr %State, ptr %state, i32 0, i32 5, i32 5
   %wide = load i64, ptr %wide.p
   %leading.p = getelementptr %State, ptr %state, i32 0, i32 5, i32 4
   %leading = load i64, ptr %leading.p
-  %waited.p = getelementptr %State, ptr %state, i32 0, i32 5, i32 6
-  %waited = load i64, ptr %waited.p
+  %waited.p = getelementptr %State, ptr %state, i32 0, i32 5, i32 0
+  %now.waited = load i64, ptr %waited.p
+  %wide.at = and i64 %wide, 63
+  %wide.time.p = getelementptr %State, ptr %state, i32 0, i32 5, i32 6, i64 %wide.at
+  %wide.time = load i64, ptr %wide.time.p
+  %waited = call i64 @llvm.umin.i64(i64 %now.waited, i64 %wide.time)
   %has.wide = icmp sge i64 %wide, 0
   %returned = icmp sgt i64 %target, %wide
   %unset = icmp slt i64 %leading, 0
@@ -381,15 +390,15 @@ done:
 }
 
 ; Adds a finished wave's clock to the launch. Without a wide load, its first wait leads.
-define void @sum_clock(ptr %grid, ptr %state) nounwind {
+define void @sum_clock(ptr %grid, ptr %env, ptr %state) nounwind {
   %now.p = getelementptr %State, ptr %state, i32 0, i32 5, i32 0
   %now = load i64, ptr %now.p
-  %waits.p = getelementptr %State, ptr %state, i32 0, i32 5, i32 6
-  %waits = load i64, ptr %waits.p
   %leading.p = getelementptr %State, ptr %state, i32 0, i32 5, i32 4
   %leading = load i64, ptr %leading.p
   %unset = icmp slt i64 %leading, 0
-  %at.most.one = call i64 @llvm.umin.i64(i64 %waits, i64 1)
+  %latency.p = getelementptr %Env, ptr %env, i32 0, i32 24
+  %latency = load i64, ptr %latency.p
+  %at.most.one = call i64 @llvm.umin.i64(i64 %now, i64 %latency)
   %lead = select i1 %unset, i64 %at.most.one, i64 %leading
   %sum.p = getelementptr %Grid, ptr %grid, i32 0, i32 16, i32 0
   %sum = load i64, ptr %sum.p

@@ -25,21 +25,21 @@
 ; 17 state of the running wave, 18 lane addresses, 19 split data, 20 packed data,
 ; 21 checks: 1 races, 2 uninitialised, 4 misaligned; 22 host address of code object address 0; 23 lane offsets,
 ; 24 latency of a vector load in ns, 25 of a scalar load once the wave has started,
-; 26 private memory of the running wave, 27 its bytes per lane
-%Env = type { ptr, i64, ptr, ptr, ptr, ptr, i64, i64, i32, i32, i64, i64, ptr, i64, i64, i64, i64, ptr, [32 x i64], [512 x i8], [512 x i8], i64, i64, [32 x i32], i64, i64, i64, i64 }
+; 26 private memory of the running wave, 27 its bytes per lane, 28 ps that a line of a load takes
+%Env = type { ptr, i64, ptr, ptr, ptr, ptr, i64, i64, i32, i32, i64, i64, ptr, i64, i64, i64, i64, ptr, [32 x i64], [512 x i8], [512 x i8], i64, i64, [32 x i32], i64, i64, i64, i64, i64 }
 ; Per wave: 0 scalar registers (126 is exec), 1 scc, 2 resume point, 3 steps left, 4 has ended,
 ; 5 latency clock (see below), 6 MODE[7:0] xor what the kernel starts with, 7 lanes that a barrier
 ; did without, 8 padding, 9 vector registers
-%State = type { [128 x i32], i32, i32, i64, i64, %Clock, i32, i32, [133 x i64], [256 x <32 x i32>] }
+%State = type { [128 x i32], i32, i32, i64, i64, %Clock, i32, i32, [134 x i64], [256 x <32 x i32>] }
 ; The time a profiled wave has spent waiting for loads: 0 now (ns), 1 vector loads issued, 2 of them
-; awaited, 3 issue time of the pending scalar load (or -1), 4 waits before the first wide load had
-; returned (or -1), 5 first wide load (or -1), 6 waits, 7 issue times of the last 64 vector loads
-%Clock = type { i64, i64, i64, i64, i64, i64, i64, [64 x i64] }
+; awaited, 3 issue time of the pending scalar load (or -1), 4 the time at which the first wide load
+; had returned (or -1), 5 first wide load (or -1), 6 when the last 64 vector loads return
+%Clock = type { i64, i64, i64, i64, i64, i64, [64 x i64] }
 ; A launch on one thread: 0 wave function, 1 states, 2 bytes of vector registers in use, 3 waves per
 ; workgroup, 4 grid x, 5 grid y, 6 user SGPRs, 7 their number, 8 mask of the workgroup ids wanted in
 ; SGPRs, 9 work-item ids [wave][3][32], 10 SGPR of the scratch offset (or -1), 11 scratch bytes per
 ; wave, 12 exec of the last wave, 13 steps per wave, 14 run waves in descending order,
-; 15 insist on one barrier for all waves, 16 sums over waves: ns waited, leading waits;
+; 15 insist on one barrier for all waves, 16 sums over waves: ns waited, ns until the first wide load;
 ; 17 private memory of all waves
 %Grid = type { ptr, ptr, i64, i64, i64, i64, ptr, i64, i64, ptr, i64, i64, i32, i64, i64, i64, [2 x i64], i64 }
 
