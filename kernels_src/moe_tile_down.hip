@@ -24,7 +24,7 @@ constexpr int ROWS = ${ROWS};                // slots of a block
 constexpr int W_ALIGN = ${W_ALIGN};          // of rows, in bytes
 // ---- end of specialisation ----
 
-#include "common/moe_tile.hip"
+#include "common/slot_block.hip"
 #include "common/tile_rows.hip"
 #include "common/tile_x.hip"
 
@@ -43,7 +43,7 @@ KERNEL __launch_bounds__(ROWS * 4) void moe_tile_down(
   if (block.live == 0) return;
   const u32 first = block_x() * TILE_COLUMNS;
   Weights weights({w2, scales, zeros}, block.expert, Columns{first}, table);
-  TileRows<INTERMEDIATE, INTERMEDIATE, 16> rows(act, block.slot_of_thread());
+  TileRows<INTERMEDIATE, INTERMEDIATE, 16> rows(act, block.slot_of_row(thread_x() / 4));
   TileSums sums;
   constexpr u32 STEPS = ceil_div(INTERMEDIATE, TILE_K);
   u32 end = STEPS;

@@ -36,7 +36,7 @@ constexpr int W_ALIGN = ${W_ALIGN};
 // ---- end of specialisation ----
 
 #include "common/moe_slots.hip"
-#include "common/moe_tile.hip"
+#include "common/slot_block.hip"
 #include "common/tile_rows.hip"
 #include "common/tile_x.hip"
 
@@ -58,7 +58,7 @@ KERNEL __launch_bounds__(ROWS * 4) void moe_tile_gate_up(
   if (block.live == 0) return;
   const u32 first = block_x() * CHANNELS;
   Weights weights({w1, scales, zeros}, block.expert, Columns{first}, table);
-  TileRows<HIDDEN, X_STRIDE, X_ALIGN> rows(x, block.slot_of_thread() / TOP_K);
+  TileRows<HIDDEN, X_STRIDE, X_ALIGN> rows(x, block.slot_of_row(thread_x() / 4) / TOP_K);
   TileSums sums;
   constexpr u32 STEPS = ceil_div(HIDDEN, TILE_K);
   u32 end = STEPS;

@@ -149,10 +149,11 @@ struct Int8Accumulators {
   }
 };
 
-// All steps from first to end (whole groups). Leaves the lane's sums in `result.sum`.
+// All steps from first to end (whole groups). Leaves the lane's sums in `result.sum`. An idle wave,
+// none of whose rows exist, only loads.
 template <class Tile, class Loader>
 DEVICE void int8_tile(Int8Accumulators<Tile>& result, Int8Buffer<Tile> (&buffers)[2],
-                      Loader& loader, u32 first, u32 end) {
+                      Loader& loader, u32 first, u32 end, bool idle = false) {
   const u32 wave = wave_id(), lane = lane_id();
   u32 step = first, now = 0;
   // NOTE: hiprtc 5.2.3 dies of the comparisons with a constant end.
@@ -174,17 +175,19 @@ DEVICE void int8_tile(Int8Accumulators<Tile>& result, Int8Buffer<Tile> (&buffers
   };
 #pragma unroll 1
   do {
-    result.start(buffers[now], wave, lane);
+    if (!idle) result.start(buffers[now], wave, lane);
 #pragma unroll 1
     for (u32 left = Tile::GROUP_STEPS; left > 1; --left) {
       fetch_next();
-      result.multiply(buffers[now], wave, lane);
+      if (!idle) result.multiply(buffers[now], wave, lane);
       turn();
       launder_scalar(left);
     }
     fetch_next();
-    result.multiply(buffers[now], wave, lane);
-    result.finish(buffers[now], wave, lane);
+    if (!idle) {
+      result.multiply(buffers[now], wave, lane);
+      result.finish(buffers[now], wave, lane);
+    }
     turn();
     launder_scalar(step);
   } while (step < end);

@@ -37,6 +37,11 @@ _ROUTER: dict[str, Legal] = {
     "WEIGHT_TYPE": ("float", "_Float16"),
     "WEIGHT_STRIDE": range(1 << 24),
 }
+_EPILOGUE: dict[str, Legal] = {
+    "ACTIVATION": ("silu", "gelu", "gelu_tanh", "swiglu"),
+    "CLAMPED": _BOOL,
+    "WEIGHT_ON_INPUT": _BOOL,
+}
 
 
 def _matrix(name: str) -> tuple[Parameter, ...]:
@@ -72,10 +77,8 @@ GATE_UP = KernelSpec(
     template={
         **_WEIGHTS,
         **_ROUTER,
+        **_EPILOGUE,
         "TOP_K": _SIZES,
-        "ACTIVATION": ("silu", "gelu", "gelu_tanh", "swiglu"),
-        "CLAMPED": _BOOL,
-        "WEIGHT_ON_INPUT": _BOOL,
         "X_STRIDE": range(1 << 24),
         "X_ALIGN": _ALIGNS,
     },
@@ -94,6 +97,59 @@ DOWN = KernelSpec(
     ),
     template=_WEIGHTS,
     block=lambda values: int(values["ROWS"]) * 4,
+)
+_W4A8: dict[str, Legal] = {
+    "HIDDEN": _SIZES,
+    "INTERMEDIATE": _SIZES,
+    "GROUP_SIZE": range(32, 1 << 16, 32),
+    "ACT_GROUP": (32, 64),
+    "HAS_ZEROS": _BOOL,
+    "ROWS": TILE_ROWS,
+}
+_CODES = (
+    Parameter("codes", "const u8*", align=16),
+    Parameter("x_scale", "const float*", align=4),
+    Parameter("x_sum", "const i32*", align=4),
+)
+GATE_UP_W4A8 = KernelSpec(
+    name="moe_w4a8_gate_up",
+    file="moe_w4a8_gate_up.hip",
+    entry="moe_w4a8_gate_up",
+    parameters=(
+        *_CODES,
+        *_matrix("w1"),
+        *_BLOCKS,
+        Parameter("topk_weights", "const RouterWeight*", align=2),
+        Parameter("act_codes", "u8*", "scratch", align=16),
+        Parameter("act_scale", "float*", "scratch", align=4),
+        Parameter("act_sum", "i32*", "scratch", align=4),
+        *_sizes("num_slots", "num_experts"),
+        *_sizes("limit", "alpha", ctype="float"),
+    ),
+    template={
+        **_W4A8,
+        **_ROUTER,
+        **_EPILOGUE,
+        "TOP_K": _SIZES,
+        "STEP": (32, 64),
+    },
+    block=lambda values: int(values["ROWS"]) * 4,
+    requires=frozenset({"dot4"}),
+)
+DOWN_W4A8 = KernelSpec(
+    name="moe_w4a8_down",
+    file="moe_w4a8_down.hip",
+    entry="moe_w4a8_down",
+    parameters=(
+        *_CODES,
+        *_matrix("w2"),
+        *_BLOCKS,
+        Parameter("partial", "float*", "scratch", align=16),
+        *_sizes("num_slots", "num_experts"),
+    ),
+    template=_W4A8,
+    block=lambda values: int(values["ROWS"]) * 4,
+    requires=frozenset({"dot4"}),
 )
 COMBINE = KernelSpec(
     name="moe_combine",
@@ -187,6 +243,24 @@ def tiled_reason(call: TileCall) -> str:
     return next((reason for fails, reason in checks if fails), "")
 
 
+def w4a8_reason(call: TileCall) -> str:
+    """Why the tiles of int8 activations cannot serve the call; empty when they can."""
+    group = call.w1.group
+    checks = (
+        (call.format != "int4", f"format {call.format} is not int4"),
+        (group % 32 or group >= 1 << 16, f"the group size {group} is no multiple of 32"),
+        (call.w2.group != group, "w1 and w2 have groups of different sizes"),
+        (min(call.w1.align, call.w2.align) < 16, "the weights are not 16-byte aligned"),
+        (chunk_tokens(call) * call.T * max(call.H, call.I) >= 1 << 32, "codes span 4 GB or more"),
+    )
+    return next((reason for fails, reason in checks if fails), "")
+
+
+def act_group(call: TileCall) -> int:
+    """Activations between the products that share a scale."""
+    return 64 if call.w1.group % 64 == 0 else 32
+
+
 def chunk_tokens(call: TileCall) -> int:
     """Tokens of a chunk: what the partial sums' limit and the grid leave."""
     by_bytes = max(MOST_PARTIAL // (call.T * call.H * 4), 64)
@@ -202,20 +276,21 @@ def block_rows(call: TileCall) -> int:
     return 32 if slots_of_expert <= 32 else 64
 
 
-def plan_chunks(call: TileCall, rows: int | None = None) -> tuple[Chunk, ...]:
+def plan_chunks(call: TileCall, rows: int | None = None, w4a8: bool = False) -> tuple[Chunk, ...]:
     """The launches of a call with M >= 1, chunk by chunk."""
     size = chunk_tokens(call)
+    rows = rows or block_rows(call)
     made: dict[int, Chunk] = {}
     chunks = []
     for first in range(0, call.M, size):
         tokens = min(size, call.M - first)
         if tokens not in made:
-            made[tokens] = _chunk(call, tokens, rows or block_rows(call))
+            made[tokens] = _chunk(call, tokens, rows, w4a8)
         chunks.append(replace(made[tokens], first=first, last=first + tokens))
     return tuple(chunks)
 
 
-def _chunk(call: TileCall, tokens: int, rows: int) -> Chunk:
+def _chunk(call: TileCall, tokens: int, rows: int, w4a8: bool) -> Chunk:
     slots = tokens * call.T
     padded, blocks = align_capacity(slots, rows, call.num_ids, True)
     align: dict[str, Value] = {
@@ -234,15 +309,32 @@ def _chunk(call: TileCall, tokens: int, rows: int) -> Chunk:
         "WEIGHT_STRIDE": call.weight_stride,
     }
     gate_up: dict[str, Value] = {
-        **_weight_values(call, call.w1, rows),
         **router,
         "TOP_K": call.T,
         "ACTIVATION": call.activation,
         "CLAMPED": call.clamped,
         "WEIGHT_ON_INPUT": call.weight_on_input,
-        "X_STRIDE": call.x_stride,
-        "X_ALIGN": call.aligns[0],
     }
+    if w4a8:
+        shared: dict[str, Value] = {
+            "HIDDEN": call.H,
+            "INTERMEDIATE": call.I,
+            "GROUP_SIZE": call.w1.group,
+            "ACT_GROUP": act_group(call),
+            "ROWS": rows,
+        }
+        step = 64 if call.w1.group % 64 == 0 else 32
+        gate_up |= {**shared, "HAS_ZEROS": call.w1.has_zeros, "STEP": step}
+        down: dict[str, Value] = {**shared, "HAS_ZEROS": call.w2.has_zeros}
+        one, two = GATE_UP_W4A8.specialise(None, **gate_up), DOWN_W4A8.specialise(None, **down)
+    else:
+        gate_up |= {
+            **_weight_values(call, call.w1, rows),
+            "X_STRIDE": call.x_stride,
+            "X_ALIGN": call.aligns[0],
+        }
+        down = _weight_values(call, call.w2, rows)
+        one, two = GATE_UP.specialise(None, **gate_up), DOWN.specialise(None, **down)
     combine: dict[str, Value] = {
         **router,
         "TOP_K": call.T,
@@ -255,14 +347,13 @@ def _chunk(call: TileCall, tokens: int, rows: int) -> Chunk:
         "RESIDUAL_ALIGN": call.aligns[1],
         "OUT_ALIGN": call.aligns[2],
     }
-    down = _weight_values(call, call.w2, rows)
     # Blocks of this rank's experts come first, also where a map names others beyond E.
     grid = min(blocks, align_capacity(slots, rows, call.E, True)[1])
     return Chunk(
         0, tokens, padded, blocks,
         Launch(ALIGN.specialise(None, **align), 1, ALIGN.block_of(align)),
-        Launch(GATE_UP.specialise(None, **gate_up), (-(-call.I // CHANNELS), grid), rows * 4),
-        Launch(DOWN.specialise(None, **down), (-(-call.H // COLUMNS), grid), rows * 4),
+        Launch(one, (-(-call.I // CHANNELS), grid), rows * 4),
+        Launch(two, (-(-call.H // COLUMNS), grid), rows * 4),
         Launch(COMBINE.specialise(None, **combine), (-(-call.H // 1024), tokens), 256),
     )  # fmt: skip
 

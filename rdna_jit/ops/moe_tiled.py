@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from rdna_jit.dispatch import Candidate, Plan
+from rdna_jit.device import device as current
+from rdna_jit.dispatch import Candidate, Launch, Plan
 from rdna_jit.ops import _moe_tile
 from rdna_jit.ops._contract import alignment, check_tensor, reject, row_stride
 from rdna_jit.ops._moe_contract import (
@@ -24,12 +25,14 @@ from rdna_jit.ops._moe_contract import (
 )
 from rdna_jit.ops._moe_tile import Chunk, TileCall
 from rdna_jit.ops._op import public_op
+from rdna_jit.ops._w4a8 import _quantize_launch as quantize_launch
 
 __all__ = ["moe_tiled"]
 
 Tensor = torch.Tensor
 _OP = "moe_tiled"
-VARIANTS = ("auto", "32", "64")
+VARIANTS = ("auto", "32", "64", "w4a8")
+_NATURAL = 2  # order of codes in an octet that natural int4 words meet
 _UNIT = 256  # bytes; buffers within the workspace start on multiples
 
 
@@ -102,28 +105,48 @@ def _plan(
     reason = _moe_tile.tiled_reason(call)
     if reason:
         reject(_OP, "w1", "what tiles can take", reason, "moe_decode takes any number of tokens")
-    chunks = _moe_tile.plan_chunks(call, None if variant == "auto" else int(variant))
+    w4a8 = variant == "w4a8"
+    if w4a8:
+        _check_w4a8(call)
+    chunks = _moe_tile.plan_chunks(call, int(variant) if variant.isdigit() else None, w4a8)
     run = _Run(call, chunks, (swiglu_limit or 0.0, swiglu_alpha or 0.0))
+    if w4a8:
+        for tokens in {c.last - c.first for c in chunks}:
+            launch = quantize_launch(hidden_states[:tokens], one.group, _NATURAL, H)
+            run.quantize[tokens] = launch
     if workspace is not None:
         check_tensor(_OP, "workspace", workspace, BYTE, (None,), device)
         if workspace.shape[0] < run.nbytes or workspace.data_ptr() % 16:
             got = f"{workspace.shape[0]} at {workspace.data_ptr():#x}"
             reject(_OP, "workspace", f"{run.nbytes} bytes, 16-byte aligned", got,
                    "moe_tiled.workspace_bytes tells how many")  # fmt: skip
-    launches = [la for c in chunks for la in (c.align, c.gate_up, c.down, c.combine)]
+    launches = [*run.quantize.values()]
+    launches += [la for c in chunks for la in (c.align, c.gate_up, c.down, c.combine)]
     notes = [f"blocks of {chunks[0].gate_up.block // 4} slots, {run.nbytes} bytes of workspace"]  # type: ignore[operator]
     if len(chunks) > 1:
         notes.append(f"{M} tokens run in {len(chunks)} chunks of at most {chunks[0].last}")
     return Plan(
         _OP,
-        "moe_tile",
+        "moe_tile_w4a8" if w4a8 else "moe_tile",
         values=dict(chunks[0].gate_up.kernel.values),
         launches=tuple(dict.fromkeys(launches)),
-        candidates=(Candidate("moe_tile", True, "shapes and strides fit"),),
+        candidates=(
+            Candidate("moe_tile", not w4a8, "rounds activations less" if w4a8 else "exact weights"),
+            Candidate("moe_tile_w4a8", w4a8, "asked for" if w4a8 else "rounds activations to int8"),
+        ),
         notes=tuple(notes),
         shape=shape,
         extra=run,
     )
+
+
+def _check_w4a8(call: TileCall) -> None:
+    reason = _moe_tile.w4a8_reason(call)
+    arch = current().arch
+    if not reason and _moe_tile.GATE_UP_W4A8.missing(arch):
+        reason = f"{arch} has no v_dot4_i32_i8"
+    if reason:
+        reject(_OP, "variant", "another than 'w4a8'", reason, "leave it out")
 
 
 class _Run:
@@ -133,12 +156,22 @@ class _Run:
         self, call: TileCall, chunks: tuple[Chunk, ...], epilogue: tuple[float, float]
     ) -> None:
         self.call, self.chunks, self.epilogue = call, chunks, epilogue
+        self.quantize: dict[int, Launch] = {}  # of x, by tokens
         first = chunks[0]  # the largest
         slots = first.last * call.T
         sizes = {
             "sorted": first.rows * 4, "block_experts": first.blocks * 4, "num_rows": 4,
-            "act": slots * call.I * 2, "partial": slots * call.H * 4,
+            "partial": slots * call.H * 4,
         }  # fmt: skip
+        if "STEP" in first.gate_up.kernel.values:  # int8 activations
+            for name, rows, K, group in (
+                ("x", first.last, call.H, call.w1.group),
+                ("act", slots, call.I, _moe_tile.act_group(call)),
+            ):
+                scales = rows * (K // group) * 4
+                sizes |= {f"{name}_codes": rows * K, f"{name}_scale": scales, f"{name}_sum": scales}
+        else:
+            sizes["act"] = slots * call.I * 2
         self.spans: dict[str, tuple[int, int]] = {}
         self.nbytes = 0
         for name, size in sizes.items():
@@ -162,8 +195,19 @@ class _Run:
             slots = (chunk.last - chunk.first) * call.T
             blocks = b["sorted"], b["block_experts"], b["num_rows"]
             chunk.align(ids, expert_map, *blocks, None, None, None, slots, chunk.rows, chunk.blocks)
-            chunk.gate_up(x, *w[:3], *blocks, weights, b["act"], slots, call.E, *self.epilogue)
-            chunk.down(b["act"], *w[3:], *blocks, b["partial"], slots, call.E)
+            inner: tuple[Tensor, ...]
+            if self.quantize:
+                x_parts, inner = (
+                    tuple(b[f"{name}_{part}"] for part in ("codes", "scale", "sum"))
+                    for name in ("x", "act")
+                )
+                count = len(x) * (call.H // call.w1.group)
+                self.quantize[len(x)](x, *x_parts, count)
+            else:
+                x_parts, inner = (x,), (b["act"],)
+            chunk.gate_up(*x_parts, *w[:3], *blocks, weights, *inner, slots, call.E,
+                          *self.epilogue)  # fmt: skip
+            chunk.down(*inner, *w[3:], *blocks, b["partial"], slots, call.E)
             chunk.combine(b["partial"], ids, expert_map, weights, residual, out, call.E,
                           call.num_ids, *strides)  # fmt: skip
 
@@ -221,7 +265,10 @@ def moe_tiled(
 
     workspace   uint8 `[n]` scratch, n of moe_tiled.workspace_bytes(the same arguments)
     apply_router_weight_on_input   the weight multiplies the input of a token's one expert (top-k 1)
-    variant     "32" or "64" slots per block; "auto": 64 unless experts have few tokens
+    variant     "32" or "64" slots per block; "auto": 64 unless experts have few tokens; "w4a8":
+                int4 weights times activations rounded to int8, per group of x and per 64 (or 32)
+                channels between the products, summed exactly: half the instructions. Only when
+                asked for. A group with an infinity or NaN gives NaN
 
     More tokens than 512 MB of partial sums hold run in chunks. `out` may be the residual itself.
     A row may differ in the last bits from the same row alone only by `variant`: sums of a slot

@@ -29,7 +29,7 @@ REFUSED = [
     ({"activation": "relu"}, "activation: expected one of silu"),
     ({"apply_router_weight_on_input": True}, "apply_router_weight_on_input: .*top-k 4"),
     ({"group_size": 24}, "group_size: expected a divisor of the 256"),
-    ({"variant": "128"}, "variant: expected one of auto, 32, 64"),
+    ({"variant": "128"}, "variant: expected one of auto, 32, 64, w4a8"),
     ({"workspace": torch.empty(100, dtype=torch.uint8)}, "workspace: expected [0-9]* bytes, 16-"),
     ({"workspace": X}, "workspace: expected torch.uint8"),
     ({"out": X}, "out: expected memory apart from hidden_states"),

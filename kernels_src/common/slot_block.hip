@@ -1,8 +1,10 @@
 // What the two grouped products of a MoE layer share: a workgroup's block of slots, which are sorted
 // by expert (moe_align.hip), all of one expert, padded at the end.
-#include "common/tile.hip"
+#include "common/memory.hip"
+#include "common/wave.hip"
 
 constexpr u32 COMPARE_BELOW = 36;  // unsigned
+constexpr int WAVE_ROWS = 8;       // of a block, for each wave of the workgroup
 
 // Block i of ROWS slots. `live`: how many of them are slots; 0 past the last block and for experts
 // of other ranks.
@@ -27,14 +29,13 @@ struct SlotBlock {
     }
   }
 
-  // The slot of this thread's row of x; the first one where the row is padding.
-  MEMBER u32 slot_of_thread() const {
-    const u32 row = thread_x() / 4;
+  // The slot of a row of the block; the first one where the row is padding.
+  MEMBER u32 slot_of_row(u32 row) const {
     return *(const GLOBAL u32*)((GlobalBytes)first + (row < live ? row : 0) * 4);
   }
 
   // Slots of the wave's rows; those from `live` on are num_slots.
-  MEMBER void slots_of_wave(u32 (&slots)[LANE_ROWS]) const {
-    load_scalar<LANE_ROWS>(first + wave_id() * (LANE_ROWS * 4), slots);
+  MEMBER void slots_of_wave(u32 (&slots)[WAVE_ROWS]) const {
+    load_scalar<WAVE_ROWS>(first + wave_id() * (WAVE_ROWS * 4), slots);
   }
 };
