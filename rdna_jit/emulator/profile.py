@@ -28,6 +28,9 @@ class HotSpot:
     count: int
     share: float
 
+    def __str__(self) -> str:
+        return f"{self.share:6.1%} {self.count:>12,}  {self.pc:#06x}  {self.text}  {self.source}"
+
 
 @dataclass(frozen=True)
 class SourceLine:
@@ -36,6 +39,9 @@ class SourceLine:
     source: str
     count: int
     share: float
+
+    def __str__(self) -> str:
+        return f"{self.share:6.1%} {self.count:>12,}  {self.source}"
 
 
 @dataclass(frozen=True, order=True)
@@ -49,7 +55,7 @@ class BlockRow:
     mean_lanes: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Profile:
     """Counters of one launch and the model's times for one card.
 
@@ -187,6 +193,12 @@ class Profile:
             "start_us": self.estimate.start_us,
             "drain_us": self.estimate.drain_us,
         }
+
+    def __repr__(self) -> str:
+        return (
+            f"<Profile of {self.kernel}: {self.time_us:.2f} us on a {self.card.name}, "
+            f"bound by {self.bound_by}>"
+        )
 
     def __str__(self) -> str:
         return report.text(self)

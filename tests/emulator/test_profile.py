@@ -151,6 +151,11 @@ def test_hot_instructions_and_source_lines() -> None:
     top = p.hot(3)
     assert top[0].count >= 100 and "fma" in " ".join(spot.text for spot in top)
     assert sum(spot.share for spot in p.hot(10_000)) == pytest.approx(1)
+    assert str(top[0]).split() == [
+        f"{top[0].share:.1%}", f"{top[0].count:,}", f"{top[0].pc:#06x}", *top[0].text.split(),
+        top[0].source,
+    ]  # fmt: skip
+    assert str(p.lines()[0]).endswith(p.lines()[0].source)
     assert p.lines()[0].source in ("kernel.hip:3", "kernel.hip:4")
     assert sum(line.count for line in p.lines()) == p.stats.wave_instructions
 
@@ -166,6 +171,7 @@ def test_reports() -> None:
         max(p.estimate.bounds.values()) + p.estimate.start_us + p.estimate.drain_us
     )
     assert p.floor_us == pytest.approx(2048 / 506 / 1e3)
+    assert repr(p) == f"<Profile of k: {p.time_us:.2f} us on a V620, bound by {p.bound_by}>"
     assert "bound by" in str(p) and f"vmem_load {p.vmem_load}" in str(p)
     page = p._repr_html_()
     assert page.count("<table>") == 2 and "<svg" in page
