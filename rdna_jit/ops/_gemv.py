@@ -1,4 +1,7 @@
-"""`gemv_f16`, `gemv_i8` and `dense_gemm_int8`: weights row-major `[N, K]`, few rows of x."""
+"""`gemv_f16`, `gemv_i8` and `dense_gemm_int8`: weights row-major `[N, K]`, few rows of x.
+
+Also what every op on such weights shares: plan_decode and launch_decode.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ import torch
 
 from rdna_jit.dispatch import Candidate, Launch, Plan
 from rdna_jit.formats.int8 import dequantize_i8
+from rdna_jit.ops import _dense_tile
 from rdna_jit.ops._contract import (
     alignment,
     check_no_overlap,
@@ -15,8 +19,9 @@ from rdna_jit.ops._contract import (
     reject,
     row_stride,
 )
-from rdna_jit.ops._dense_gemv import MOST_ROWS, GemvCall, choose
+from rdna_jit.ops._dense_gemv import MOST_ROWS, ROW_TILES, GemvCall, choose, decode_cost
 from rdna_jit.ops._op import public_op
+from rdna_jit.ops._switches import prefer
 
 Tensor = torch.Tensor
 _HALF = torch.float16
@@ -26,9 +31,11 @@ _SCRATCH_ROWS = 8192  # of the dequantised shadow at a time
 def _plan_f16(
     x: Tensor, w: Tensor, bias: Tensor | None = None, *, out: Tensor | None = None
 ) -> Plan:
-    check_tensor("gemv_f16", "x", x, _HALF, (None, None))
-    check_tensor("gemv_f16", "w", w, _HALF, (None, x.shape[1]), x.device)
-    return _plan("gemv_f16", x, w, None, bias, out)
+    op = "gemv_f16"
+    check_tensor(op, "x", x, _HALF, (None, None))
+    check_tensor(op, "w", w, _HALF, (None, x.shape[1]), x.device)
+    _check_most(op, x, "torch.matmul")
+    return plan_decode(op, x, w, bias, out, format="f16")
 
 
 def _plan_i8(
@@ -39,8 +46,10 @@ def _plan_i8(
     *,
     out: Tensor | None = None,
 ) -> Plan:
-    _check_int8("gemv_i8", x, w_i8, scale)
-    return _plan("gemv_i8", x, w_i8, scale, bias, out)
+    op = "gemv_i8"
+    _check_int8(op, x, w_i8, scale)
+    _check_most(op, x, "dense_gemm_int8")
+    return plan_decode(op, x, w_i8, bias, out, format="i8", **_int8_scales(op, w_i8, scale))
 
 
 def _plan_dense(
@@ -57,9 +66,10 @@ def _plan_dense(
     if not isinstance(w, Tensor) or w.numel():
         check_tensor(op, "w", w, _HALF, tuple(w_i8.shape), x.device)
     (M, K), N, most = x.shape, w_i8.shape[0], MOST_ROWS["gemv_i8"]
+    scales = _int8_scales(op, w_i8, scale)
     if most >= M and K % 8 == 0 and K:
-        return _plan(op, x, w_i8, scale, bias, out)
-    _check_results(op, M, N, x, bias, out)
+        return plan_decode(op, x, w_i8, bias, out, format="i8", **scales)
+    check_results(op, M, N, x, bias, out)
     reason = f"{M} rows, it takes 1..{most}" if most < M else f"K = {K} is no multiple of 8"
     held = bool(w.numel())
     why = "the fp16 weight is held" if held else "the fp16 weight was released"
@@ -76,11 +86,31 @@ def _check_int8(op: str, x: Tensor, w_i8: Tensor, scale: Tensor) -> None:
     check_tensor(op, "x", x, _HALF, (None, None))
     check_tensor(op, "w_i8", w_i8, torch.int8, (None, x.shape[1]), x.device)
     wide = isinstance(scale, Tensor) and scale.dtype == torch.float32
-    dtype = torch.float32 if wide else _HALF
-    check_tensor(op, "scale", scale, dtype, (w_i8.shape[0],), x.device)
+    N, grouped = w_i8.shape[0], isinstance(scale, Tensor) and scale.dim() == 2
+    shape = (N, None) if grouped else (N,)
+    check_tensor(op, "scale", scale, torch.float32 if wide else _HALF, shape, x.device)
 
 
-def _check_results(
+def _int8_scales(op: str, w_i8: Tensor, scale: Tensor) -> dict[str, Any]:
+    """GemvCall's description of scales `[N]` or `[N, K / G]`."""
+    found = {"scale_bytes": scale.element_size()}
+    if scale.dim() == 1:
+        return found
+    K, groups = w_i8.shape[1], scale.shape[1]
+    if not groups or K % groups or ((K // groups) % 8 and groups > 1):
+        hint = "a group holds a multiple of 8 weights"
+        reject(op, "scale", f"columns that divide K = {K} into groups", groups, hint)
+    found["scale_stride"] = row_stride(scale)
+    return found | ({"group": K // groups, "scale_groups": True} if groups > 1 else {})
+
+
+def _check_most(op: str, x: Tensor, other: str) -> None:
+    if x.shape[0] > MOST_ROWS[op]:
+        hint = f"larger batches are for {other}"
+        reject(op, "x", f"1..{MOST_ROWS[op]} rows", x.shape[0], hint)
+
+
+def check_results(
     op: str, M: int, N: int, x: Tensor, bias: Tensor | None, out: Tensor | None
 ) -> None:
     if bias is not None:
@@ -91,36 +121,113 @@ def _check_results(
             reject(op, "out", "rows apart from each other", f"strides {out.stride()}")
 
 
-def _plan(
-    op: str, x: Tensor, w: Tensor, scale: Tensor | None, bias: Tensor | None, out: Tensor | None
+def plan_decode(
+    op: str,
+    x: Tensor,
+    w: Tensor,
+    bias: Tensor | None,
+    out: Tensor | None,
+    *,
+    format: str,
+    any_rows: bool = False,
+    **described: Any,
 ) -> Plan:
+    """The plan of a call on checked operands; `described`: GemvCall's fields for the scales.
+
+    `any_rows`: above the decode kernel's 16 rows the tiled kernel may take over.
+    """
     (M, K), N = x.shape, w.shape[0]
-    _check_results(op, M, N, x, bias, out)
+    check_results(op, M, N, x, bias, out)
     if K % 8 or not K:
-        reject(op, "x", "K a positive multiple of 8", f"K = {K}", "pad x and the weights")
+        reject(
+            op,
+            "x" if x.dtype == _HALF else "x_fp8",
+            "K a positive multiple of 8",
+            f"K = {K}",
+            "pad x and the weights",
+        )
     call = GemvCall(
         M=M,
         N=N,
         K=K,
-        scale_bytes=0 if scale is None else scale.element_size(),
+        format=format,
         has_bias=bias is not None,
         x_stride=row_stride(x),
         w_stride=row_stride(w),
         out_stride=N if out is None else row_stride(out),
         x_align=alignment(x, 16),
         w_align=alignment(w, 16),
+        **described,
     )
-    spec, shape = call.spec, {"M": M, "N": N, "K": K}
-    most = MOST_ROWS[spec.name]
-    if most < M:
-        other = "torch.matmul" if scale is None else "dense_gemm_int8"
-        reject(op, "x", f"1..{most} rows", M, f"larger batches are for {other}")
     if not M or not N:
+        shape = {"M": M, "N": N, "K": K}
         return Plan(op, "none", shape=shape, extra=(M, N), notes=("nothing to compute",))
-    values, groups, candidates = choose(call)
-    kernel = spec.specialise(None, **values)
-    launch = Launch(kernel, (groups,), spec.block_of(values))
-    return Plan(op, spec.name, values, (launch,), candidates, (), shape, extra=(M, N))
+    candidates: tuple[Candidate, ...] = ()
+    if any_rows:
+        out_align = alignment(out, 16) if out is not None else 2 * N & -2 * N
+        chosen, candidates = _choose_kernel(op, call)
+        if chosen != call.spec.name:
+            return _dense_tile.plan_rows(op, call, out_align, candidates)
+    return _plan_decode(op, call, candidates)
+
+
+def _choose_kernel(op: str, call: GemvCall) -> tuple[str, tuple[Candidate, ...]]:
+    """The kernel with the fewest vector instructions, unless settings name another."""
+    decode, tile = call.spec.name, _dense_tile.ROWS_TILE.name
+    refusal = _dense_tile.refuses_rows(call)
+    able = (decode,) if refusal else (decode, tile)
+    chosen = decode
+    candidates: tuple[Candidate, ...] = ()
+    most = ROW_TILES[-1]
+    if most < call.M:
+        costs = decode_cost(call), _dense_tile.tile_cost(call.M, call.K, call.group or call.K)
+        taken = not refusal and costs[1] < costs[0]
+        chosen = tile if taken else decode
+        of = f"vector instructions per weight for {call.M} rows"
+        candidates = (
+            Candidate(decode, not taken, f"{costs[0]:.4g} {of}, {most} at a time"),
+            Candidate(tile, taken, refusal or f"{costs[1]:.4g} {of}"),
+        )
+    chosen, switched = prefer(op, chosen, able)
+    return chosen, switched or candidates
+
+
+def _plan_decode(op: str, call: GemvCall, candidates: tuple[Candidate, ...] = ()) -> Plan:
+    choice, spec = choose(call), call.spec
+    kernel = spec.specialise(None, **choice.values)
+    launch = Launch(kernel, choice.grid, spec.block_of(choice.values))
+    shape = {"M": call.M, "N": call.N, "K": call.K} | ({"G": call.group} if call.group else {})
+    return Plan(
+        op, spec.name, choice.values, (launch,), (*candidates, *choice.candidates), (), shape,
+        extra=(call.M, call.N),
+    )  # fmt: skip
+
+
+def launch_decode(
+    plan: Plan,
+    x: Tensor,
+    w: Tensor,
+    scale: Tensor | None,
+    bias: Tensor | None,
+    out: Tensor | None,
+    x_scale: Tensor | None = None,
+    *,
+    x_name: str = "x",
+    w_name: str = "w",
+    scale_name: str = "scale",
+) -> Tensor:
+    """Run a plan of plan_decode into `out` or a new tensor; named in messages as the op does."""
+    if out is None:
+        out = x.new_empty(plan.extra, dtype=_HALF)
+    else:
+        inputs = {x_name: x, w_name: w, scale_name: scale}
+        check_no_overlap(plan.op, out, inputs | {"x_scale": x_scale, "bias": bias})
+    if plan.kernel in _dense_tile.TILE_KERNELS:
+        _dense_tile.launch_tiles(plan, (x, w, scale, x_scale), bias, out)
+        return out
+    for launch in plan.launches:
+        launch(x, w, scale, x_scale, bias, out, plan.extra[0])
+    return out
 
 
 def _fake(x: Tensor, w: Tensor, *_: Any, **__: Any) -> Tensor:
@@ -148,13 +255,7 @@ def gemv_f16(
     rows on the weights are read twice. A row of a batch has the bits it has alone. Raises
     ContractError naming the tensor.
     """
-    if out is None:
-        out = x.new_empty(plan.extra)
-    else:
-        check_no_overlap("gemv_f16", out, {"x": x, "w": w, "bias": bias})
-    for launch in plan.launches:
-        launch(x, w, None, bias, out, plan.extra[0])
-    return out
+    return launch_decode(plan, x, w, None, bias, out)
 
 
 @public_op(
@@ -174,20 +275,15 @@ def gemv_i8(
 ) -> Tensor:
     """`y[m, n] = fp16(scale[n] * sum_k x[m, k] * w_i8[n, k] + bias[n])` for 1..16 rows of x.
 
-    x fp16 `[M, K]`, w_i8 int8 `[N, K]` (any value, -128 too), scale fp16 or fp32 `[N]`, bias fp16
-    `[N]`; returns fp16 `[M, N]`, `out` when given. K is a multiple of 8 (of 16 for 16-byte loads),
-    N any. Last dimensions must be contiguous; rows may be strided and misaligned (served by
+    x fp16 `[M, K]`, w_i8 int8 `[N, K]` (any value, -128 too), scale fp16 or fp32 `[N]`, or
+    `[N, K / G]` where every G weights of a row share one (a multiple of 8), bias fp16 `[N]`;
+    returns fp16 `[M, N]`, `out` when given. K is a multiple of 8 (of 16 for 16-byte loads), N any.
+    Last dimensions must be contiguous; rows may be strided and misaligned (served by
     narrower loads). Codes are exact, sums and the scale fp32; subnormal numbers of x may count as
     0. One launch for every M; a row of a batch has the bits it has alone. Raises ContractError
-    naming the tensor. formats.make_int8_shadow makes the weights.
+    naming the tensor. formats.make_int8_shadow and formats.quantize_int8 make the weights.
     """
-    if out is None:
-        out = x.new_empty(plan.extra)
-    else:
-        check_no_overlap("gemv_i8", out, {"x": x, "w_i8": w_i8, "scale": scale, "bias": bias})
-    for launch in plan.launches:
-        launch(x, w_i8, scale, bias, out, plan.extra[0])
-    return out
+    return launch_decode(plan, x, w_i8, scale, bias, out, w_name="w_i8")
 
 
 @public_op(
@@ -213,13 +309,9 @@ def dense_gemm_int8(
     choice by M is made at run time, also under torch.compile. Small batches use the shadow's
     values and large ones those of `w`, where it is held. Raises ContractError naming the tensor.
     """
-    if out is None:
-        out = x.new_empty(plan.extra)
-    else:
-        inputs = {"x": x, "w": w, "w_i8": w_i8, "scale": scale, "bias": bias}
-        check_no_overlap("dense_gemm_int8", out, inputs)
-    for launch in plan.launches:
-        launch(x, w_i8, scale, bias, out, plan.extra[0])
+    if out is not None:
+        check_no_overlap("dense_gemm_int8", out, {"w": w})
+    out = launch_decode(plan, x, w_i8, scale, bias, out, w_name="w_i8")
     if plan.kernel == "torch.matmul":
         _matmul(x, w, w_i8, scale, bias, out)
     return out

@@ -17,6 +17,7 @@ import torch
 from rdna_jit.dispatch import Candidate, Launch, Plan
 from rdna_jit.formats import Int4Weight
 from rdna_jit.ops import _act_order, _dense_int4, _dense_tile
+from rdna_jit.ops._awq import awq_gemm
 from rdna_jit.ops._contract import (
     alignment,
     check_no_overlap,
@@ -26,17 +27,23 @@ from rdna_jit.ops._contract import (
 )
 from rdna_jit.ops._dense_int4 import Choice, Int4Call
 from rdna_jit.ops._dense_tile import TILE_KERNELS, launch_tiles
+from rdna_jit.ops._fp8 import fp8_w8a8_gemm, fp8_w8a16_gemm
 from rdna_jit.ops._gemv import dense_gemm_int8, gemv_f16, gemv_i8
+from rdna_jit.ops._mxfp4 import mxfp4_gemm
 from rdna_jit.ops._op import public_op
 from rdna_jit.ops._switches import prefer
 from rdna_jit.ops._w4a8 import quantize_int8_grouped, w4a8_gemm
 from rdna_jit.spec import KernelSpec
 
 __all__ = [
+    "awq_gemm",
     "dense_gemm_int8",
+    "fp8_w8a8_gemm",
+    "fp8_w8a16_gemm",
     "gemv_f16",
     "gemv_i8",
     "gptq_gemm",
+    "mxfp4_gemm",
     "quantize_int8_grouped",
     "w4a8_gemm",
     "w4a16_gemv",

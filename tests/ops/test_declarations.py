@@ -45,6 +45,11 @@ def linear_plans() -> Iterator[Plan]:
     yield linear.w4a8_gemm.plan(*operands, zero_offset=1, shuffled=True)
     yield linear.gemv_f16.plan(half(2, K), half(N, K))
     yield linear.gemv_i8.plan(half(2, K), torch.zeros(N, K, dtype=torch.int8), half(N))
+    fp8 = torch.zeros(N, K, dtype=torch.float8_e4m3fn)
+    for rows in (2, 40):
+        yield linear.fp8_w8a16_gemm.plan(half(rows, K), fp8, torch.ones(N))
+    e2m1, e8m0 = torch.zeros(N, K // 2, dtype=torch.uint8), torch.zeros(N, K // 32).byte()
+    yield linear.mxfp4_gemm.plan(half(2, K), e2m1, e8m0)
 
 
 def moe_plans() -> Iterator[Plan]:
@@ -59,9 +64,11 @@ def moe_plans() -> Iterator[Plan]:
         yield moe.moe_int4_decode.plan(
             half(1, K), w1, scales[0], w2, scales[1], *routing, group_size=G, variant=variant
         )
-    yield moe.moe_tiled.plan(
-        half(1, K), w1, scales[0], w2, scales[1], *routing, format="int4", group_size=G
-    )
+    for variant in ("auto", "w4a8"):
+        yield moe.moe_tiled.plan(
+            half(1, K), w1, scales[0], w2, scales[1], *routing, format="int4", group_size=G,
+            variant=variant,
+        )  # fmt: skip
     yield moe.moe_align_block_size.plan(routing[1], 4, experts)
     yield moe.topk_router.plan(half(1, experts), top_k)
 
