@@ -17,6 +17,8 @@ import torch
 
 from rdna_jit.errors import ContractError
 from rdna_jit.formats import moe as int4
+from rdna_jit.formats.fp8 import DTYPES as FP8_TYPES
+from rdna_jit.formats.fp8 import check_fp8, fp8_format
 from rdna_jit.formats.int4 import fp16_scales
 from rdna_jit.formats.int4_words import UNSHUFFLE, reorder_words, unpack_int4
 
@@ -29,7 +31,6 @@ _ROLES = {
 }  # fmt: skip
 _ALIASES = {None: "weight", "scale": "weight_scale", "scale_inv": "weight_scale_inv"}
 _WITHOUT_EFFECT = {"input_scale", "weight_shape", "weight_g_idx"}  # weights of 16-bit activations
-_FP8 = {torch.float8_e4m3fn: "e4m3", torch.float8_e5m2: "e5m2"}
 _E8M0 = getattr(torch, "float8_e8m0fnu", torch.uint8)
 
 
@@ -96,10 +97,11 @@ def collect(
         rf"{start}(?:experts\.)?(?:(\d+)\.)?({'|'.join(_ROLES)})(?:[._]([a-z_][a-z0-9_]*))?"
     )
     found: dict[tuple[str, int | None], Part] = {}
-    for name, tensor in tensors.items():
+    for name in tensors:
         match = pattern.fullmatch(name)
         if match is None:
             continue
+        tensor = tensors[name]  # of the experts alone: a mapping may load what is asked for
         number, matrix, key = match.groups()
         place = (_ROLES[matrix], None if number is None else int(number))
         base = name if key is None else name[: -len(key) - 1]
@@ -157,7 +159,7 @@ def checkpoint(
         dtype = part.need("weight").dtype
         scaled = len(keys) == 2
         scale = part.tensors.get("weight_scale", part.tensors.get("weight_scale_inv"))
-        if dtype in _FP8 and scaled:
+        if scaled and str(dtype).startswith("torch.float8_e") and dtype != _E8M0:
             return fp8(found, None, None)
         if scale is not None and scale.dtype in (torch.uint8, _E8M0):
             return mxfp4(found, None)
@@ -253,12 +255,9 @@ def _int8(found: Experts) -> Fields:
 
 def fp8(found: Experts, block: tuple[int, int] | None, fmt: str | None) -> Fields:
     """From `weight` `[N, K]` and scales of one number, N, or one per block."""
-    dtype = found.sides(found.numbers[0])[1].need("weight").dtype
-    if fmt not in (None, *_FP8.values()):
-        _refuse("fmt", "e4m3 or e5m2", repr(fmt))
-    if fmt is None and dtype not in _FP8:
-        _refuse("weight", "float8_e4m3fn or float8_e5m2, or uint8 with fmt=", dtype)
-    target = next(t for t, name in _FP8.items() if name == fmt) if fmt else dtype
+    down = found.sides(found.numbers[0])[1]
+    kind = fp8_format("MoEWeights", f"{down.name}.weight", down.need("weight"), fmt)
+    target = FP8_TYPES[kind]
     key = "weight_scale_inv" if "weight_scale_inv" in found.keys else "weight_scale"
     size = block or (128, 128)
     kinds = set()
@@ -270,6 +269,7 @@ def fp8(found: Experts, block: tuple[int, int] | None, fmt: str | None) -> Field
         _check_shape(part, "weight", codes, (None, None))
         N, K = codes.shape
         grid = (-(-N // size[0]), -(-K // size[1]))
+        _check_finite(part, codes, kind)
         codes = codes.view(torch.uint8)
         if block is None and scale.numel() == 1:
             kinds.add("tensor")
@@ -289,7 +289,7 @@ def fp8(found: Experts, block: tuple[int, int] | None, fmt: str | None) -> Field
     sides = [([convert(p, len(one) == 1) for p in one], convert(two)) for one, two in found]
     if "block" in kinds and len(kinds) > 1:
         _refuse(key, "scales of one kind (pass block= for matrices of one block)", sorted(kinds))
-    fields: Fields = {"format": _FP8[target]}
+    fields: Fields = {"format": kind}
     if "block" in kinds:
         first = sides[0][0]
         # Where gate ends within a block, blocks become less high, so that up begins with one.
@@ -314,6 +314,13 @@ def fp8(found: Experts, block: tuple[int, int] | None, fmt: str | None) -> Field
     fields["w2"] = torch.stack([c for c, _ in two]).view(target)
     fields["w2_scale"] = torch.stack([wide(*part) for part in two])
     return fields
+
+
+def _check_finite(part: Part, codes: Tensor, kind: str) -> None:
+    try:
+        check_fp8(codes, kind)
+    except ContractError as error:
+        _refuse(f"{part.name}.weight", error.expected, error.got)
 
 
 def mxfp4(found: Experts, interleaved: bool | None) -> Fields:

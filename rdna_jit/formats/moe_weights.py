@@ -26,12 +26,13 @@ import torch
 
 from rdna_jit.errors import ContractError
 from rdna_jit.formats import moe as int4
+from rdna_jit.formats.fp8 import DTYPES as FP8_TYPES
+from rdna_jit.formats.mxfp4 import BLOCK as MX_GROUP
+from rdna_jit.formats.mxfp4 import decode_e2m1, decode_e8m0
 
 Tensor = torch.Tensor
 Fields = dict[str, Any]
 FORMATS = ("int4", "i8", "e4m3", "e5m2", "mxfp4", "f16")
-FP8_TYPES = {"e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2}
-MX_GROUP = 32
 LEAST_GROUP = 32  # what the kernels take from one scale
 _CODE_TYPES = {
     "int4": torch.uint8, "i8": torch.int8, **FP8_TYPES, "mxfp4": torch.uint8, "f16": torch.float16,
@@ -44,7 +45,6 @@ _SCALE_TYPES = {
     "e5m2": (torch.float32,),
     "mxfp4": (torch.uint8,),
 }
-E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -313,12 +313,11 @@ class MoEWeights:
         if self.format == "int4":
             return int4.dequantize(codes, scale, zeros, torch.float64).to(dtype)
         if self.format == "mxfp4":
-            table = torch.tensor([*E2M1, *(-v for v in E2M1)], dtype=torch.float64)
-            values = table.to(codes.device)[int4.unpack_codes(codes).long()]
-            scale = torch.exp2(scale.double() - 127)
+            values = decode_e2m1(int4.unpack_codes(codes), torch.float64)
+            scale = decode_e8m0(scale, torch.float64)
         else:
             values = (codes.float() if codes.is_floating_point() else codes).double()
-        return (values * spread(scale.double(), values.shape, self.block)).to(dtype)
+        return (values * _spread(scale.double(), values.shape, self.block)).to(dtype)
 
     # ---- parts of it ----
 
@@ -411,7 +410,7 @@ class MoEWeights:
         return replace(self, **_each(self.tensors, lambda t: t[first:last])), expert_map
 
 
-def spread(scale: Tensor, shape: Sequence[int], block: tuple[int, int] | None) -> Tensor:
+def _spread(scale: Tensor, shape: Sequence[int], block: tuple[int, int] | None) -> Tensor:
     """Scales of any form of MoEWeights as one per weight, or something that broadcasts so."""
     if block is not None:
         wide = scale.repeat_interleave(block[0], 1).repeat_interleave(block[1], 2)

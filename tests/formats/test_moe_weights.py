@@ -273,6 +273,18 @@ def test_fp8_stacked_with_a_scale_for_gate_and_one_for_up():
     assert torch.equal(got2[:, 5, 5], s2)
 
 
+def test_fp8_codes_without_a_number_are_refused():
+    tensors, _ = fp8_experts("row", "weight_scale")
+    name = f"{PREFIX}.experts.1.up_proj.weight"
+    tensors[name].view(torch.uint8)[3, 5] = 0xFF
+    with pytest.raises(ContractError, match=r"1.up_proj.weight: expected finite codes, got 1 of"):
+        MoEWeights.from_checkpoint(tensors, PREFIX)
+    fnuz = {k: t.view(torch.uint8).view(torch.float8_e4m3fnuz) if k.endswith(".weight") else t
+            for k, t in tensors.items()}  # fmt: skip
+    with pytest.raises(ContractError, match=r"weight: expected OCP float8, got .*fnuz"):
+        MoEWeights.from_checkpoint(fnuz, PREFIX)
+
+
 E2M1 = (0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6)
 
 
@@ -353,6 +365,15 @@ def test_some_experts_of_a_file():
     all_of_them = MoEWeights.from_checkpoint(gptq(data, 0), PREFIX, zero_offset=0)
     assert torch.equal(weights.w1, all_of_them.w1[[2, 0]]) and weights.E == 2
     assert torch.equal(weights.w2_zp, all_of_them.w2_zp[[2, 0]])
+
+
+def test_only_tensors_of_the_experts_are_asked_for():
+    class Lazy(dict):
+        def __getitem__(self, name: str) -> torch.Tensor:
+            assert f"{PREFIX}.experts." in name
+            return super().__getitem__(name)
+
+    MoEWeights.from_checkpoint(Lazy(gptq(Integers(32), 0)), PREFIX, zero_offset=0)
 
 
 def broken(change) -> Tensors:
