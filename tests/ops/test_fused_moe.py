@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from torch._dynamo.testing import CompileCounterWithBackend
@@ -10,14 +11,17 @@ import rdna_jit
 from rdna_jit import ContractError, config
 from rdna_jit.dispatch import FallbackError
 from rdna_jit.formats import MoEWeights
-from rdna_jit.ops.moe import fused_moe
+from rdna_jit.ops.moe import SharedExpert, fused_moe
 from tests.ops.moe_cases import MAX_NORM, REL_L2, Case, Shape, errors, poisoned
+from tests.ops.moe_oracle import moe_reference
 
 FULL = Case(M=3, asymmetric=True, with_residual=True, id_dtype=torch.int64)
 FORMATS = [
-    {}, {"format": "i8"}, {"format": "i8", "scales": "channel"}, {"format": "mxfp4"},
-    {"format": "e4m3", "scales": "block"}, {"format": "e4m3", "scales": "tensor"},
-    {"format": "e5m2", "scales": "channel"}, {"format": "f16"},
+    ("decode", {"format": "i8"}), ("decode", {"format": "mxfp4"}),
+    ("decode", {"format": "e4m3", "scales": "block"}),
+    ("decode", {"format": "e5m2", "scales": "channel"}), ("decode", {"format": "f16"}),
+    ("tiled", {"format": "i8", "scales": "channel"}), ("tiled", {"format": "mxfp4"}),
+    ("tiled", {"format": "e4m3", "scales": "block"}),
 ]  # fmt: skip
 PARTS = ("w1", "w1_scale", "w2", "w2_scale", "w1_zp", "w2_zp")
 
@@ -40,9 +44,8 @@ def assert_close(y: torch.Tensor, case: Case) -> None:
     assert rel <= REL_L2 and largest <= MAX_NORM, (rel, largest)
 
 
-@pytest.mark.parametrize("variant", ["decode", "tiled"])
-@pytest.mark.parametrize("changes", FORMATS, ids=str)
-def test_values(changes, variant):
+@pytest.mark.parametrize("variant, changes", FORMATS, ids=str)
+def test_values(variant, changes):
     case = Case(M=3, **changes)
     given = {**operands(case), "variant": variant}
     out = poisoned(3, case.shape.H)
@@ -181,9 +184,104 @@ def test_registered_with_torch():
     assert torch.equal(out, y)
 
 
-def test_explain():
-    text = str(rdna_jit.explain(fused_moe, **operands(FULL)))
-    assert text.startswith("fused_moe(M=3, H=256") and "launch " in text
+def shared_of(case: Case, gated: bool) -> tuple[SharedExpert, np.ndarray]:
+    """A shared expert, and what it adds."""
+    H, M = case.shape.H, case.M
+    one = Case(M=M, shape=Shape(H=H, I=48, T=1, E=1, E_g=1), with_map=False, format="i8",
+               scales="channel", routing="one_expert", activation=case.activation,
+               limit=case.limit)  # fmt: skip
+    weights: MoEWeights = operands(one)["weights"]
+    gate = torch.linspace(-0.2, 0.3, H).half() if gated else None
+    x = case.tensors["hidden_states"]
+    factor = torch.ones(M, 1).double()
+    if gate is not None:
+        factor = torch.sigmoid(x.double() @ gate.double()[:, None])
+    dense = (w.double().numpy() for w in weights.dequantize(torch.float64))
+    ids = np.zeros((M, 1), np.int64)
+    added = moe_reference(
+        x.numpy(), *dense, factor.numpy(), ids, activation=case.activation, limit=case.limit
+    )
+    return SharedExpert.of(weights, gate), added
+
+
+@pytest.mark.parametrize("gated", [False, True])
+@pytest.mark.parametrize(
+    "M, variant, launches", [(2, "decode", 1), (3, "decode", 2), (3, "tiled", 2)]
+)
+def test_shared_expert(M, variant, launches, gated):
+    case = FULL.with_(M=M, limit=3.0)
+    shared, added = shared_of(case, gated)
+    given = {**operands(case), "shared_expert": shared, "variant": variant}
+    rdna_jit.dispatch_log(clear=True)
+    out = poisoned(M, case.shape.H)
+    assert fused_moe(**given, out=out, workspace=workspace_of(given)) is out
+    assert len(rdna_jit.dispatch_log()) == launches
+    rel, largest = errors(out, case.expected + added)
+    assert rel <= REL_L2 and largest <= MAX_NORM
+    assert torch.equal(fused_moe(**given), out)
+    without = {**given, "shared_expert": None}
+    assert not torch.equal(fused_moe(**without), out)
+
+
+def test_shared_experts_in_other_formats_are_refused():
+    weights = operands(Case(M=1, shape=Shape(E=1, E_g=1)))["weights"]
+    with pytest.raises(ContractError, match="one i8 expert with a scale per row, got MoEWeights"):
+        SharedExpert.of(weights)
+
+
+def plan_of(case: Case, **changes: object) -> rdna_jit.dispatch.Plan:
+    return fused_moe.plan(**{**operands(case), **changes})
+
+
+@pytest.mark.parametrize("M, kernel", [(1, "moe_grouped"), (16, "moe_grouped"), (64, "moe_tile")])
+def test_the_batch_decides(M, kernel):
+    plan = plan_of(Case(M=M))
+    assert plan.kernel == kernel and not plan.fallback
+    (other,) = (c for c in plan.candidates if "estimated" in c.reason)
+    assert not other.taken and other.kernel == {"moe_grouped": "moe_tile"}.get(
+        kernel, "moe_grouped"
+    )
+    assert f"{kernel} " in other.reason
+    text = str(rdna_jit.explain(fused_moe, **operands(Case(M=M))))
+    assert text.startswith(f"fused_moe(M={M}, H=256") and other.reason in text
+
+
+def test_asking_for_kernels_is_no_fallback():
+    for variant, M, kernel in (("decode", 64, "moe_grouped"), ("tiled", 1, "moe_tile")):
+        plan = plan_of(Case(M=M), variant=variant)
+        assert plan.kernel == kernel and not plan.fallback
+        assert any(f"variant='{variant}'" in c.reason for c in plan.candidates)
+
+
+@pytest.mark.parametrize("variant", ["auto", "tiled"])
+def test_what_tiles_cannot_take_runs_in_decode_kernels(variant):
+    case = Case(M=64, shape=Shape(G=16), format="i8")
+    plan = plan_of(case, variant=variant)
+    assert plan.kernel == "moe_grouped"
+    assert plan.fallback == "moe_tile: the group size is no multiple of 32"
+    assert not plan_of(case.with_(M=1)).fallback
+    with config.scope(strict=True), pytest.raises(FallbackError, match="group size"):
+        fused_moe(**operands(case), variant=variant)
+
+
+def test_disabled_kernels():
+    with config.scope(disabled_kernels=("moe_tile",)):
+        plan = plan_of(Case(M=64))
+        assert plan.kernel == "moe_grouped" and "VLLM_DISABLED_KERNELS" in plan.fallback
+    with config.scope(disabled_kernels=("moe_grouped",)):
+        assert plan_of(Case(M=1)).kernel == "moe_any"
+        assert not plan_of(Case(M=64)).fallback
+
+
+@pytest.mark.parametrize("I, kernel", [(1000, "moe_tile"), (1024, "moe_grouped")])
+def test_plain_decode_kernels_give_way_to_tiles_earlier(I, kernel):  # noqa: E741
+    M, H, E, T = 12, 2048, 8, 4
+    w1, w2 = (torch.empty(E, *size, dtype=torch.int8) for size in ((2 * I, H), (H, I)))
+    weights = MoEWeights("i8", w1, torch.empty(E, 2 * I), w2, torch.empty(E, H))
+    given = (torch.empty(M, H).half(), weights, torch.empty(M, T), torch.empty(M, T).int())
+    plan = fused_moe.plan(*given)
+    assert plan.kernel == kernel and not plan.fallback
+    assert fused_moe.plan(*given, variant="decode").kernel == {1000: "moe_any"}.get(I, kernel)
 
 
 def test_strict_forbids_a_fallback():
