@@ -118,7 +118,7 @@ struct TileWalk {
     weights.fetch(step, true, w);
     x.fetch(step, part);
     put(w, part, true, 0);
-    block_barrier();
+    lds_barrier();
   }
 
   // Multiplies a step while the next is on its way. The last step fetches itself again, which costs
@@ -137,7 +137,7 @@ struct TileWalk {
                        image.x[buffer] + wave_id() * (LANE_ROWS * TILE_LINE), chain);
     }
     put(w, part, fresh, buffer ^ 1);
-    block_barrier();
+    lds_barrier();
     buffer ^= 1;
   }
 };

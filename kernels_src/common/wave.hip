@@ -19,6 +19,18 @@ DEVICE void block_barrier() {
   __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup");
 }
 
+// All threads of the workgroup, for LDS alone. block_barrier() also makes global memory visible, for
+// which it empties the first cache: its lines would be fetched again in every step of a loop.
+DEVICE void lds_barrier() {
+#ifdef __NVPTX__
+  block_barrier();
+#else
+  asm volatile("s_waitcnt lgkmcnt(0)" ::: "memory");
+  __builtin_amdgcn_s_barrier();
+  asm volatile("" ::: "memory");
+#endif
+}
+
 // Orders LDS traffic between the lanes of one wave, which run in lockstep: no instruction, but the
 // compiler may not move LDS accesses across.
 DEVICE void wave_barrier() {
