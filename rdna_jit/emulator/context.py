@@ -57,7 +57,7 @@ class Context(Builder):
         # Before each instruction the translator sets the mode; None: it is not known.
         self.mode: FloatMode | None = float_mode.DEFAULT
         self.tracks_mode = False  # whether it does: without, changes of the mode are refused
-        self.keeps_mode = False  # whether %mode holds MODE[7:0] at run time
+        self.keeps_mode = False  # whether %mode holds MODE[9:0] at run time
         self.allocas: dict[str, str] = {}
         self.used_vgprs: set[int] = set()
         self.used_sgprs: set[int] = set()
@@ -73,8 +73,11 @@ class Context(Builder):
             raise UnknownMode("floating point where MODE is not known")
         return self.mode
 
+    def ieee(self) -> bool:
+        return self.float_mode().ieee
+
     def mode_bits(self) -> Value:
-        """MODE[7:0] at run time, an I32 scalar."""
+        """MODE[9:0] at run time, an I32 scalar."""
         if self.mode is not None:
             return self.const(I32.scalar, self.mode.bits)
         return self._load("%mode", I32.scalar)

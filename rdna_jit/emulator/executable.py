@@ -62,7 +62,7 @@ def build(program: Program, variant: Variant, tier: jit.Tier) -> Executable:
         program.info.entry,
         functions=program.functions,
         options=variant.options,
-        float_mode=FloatMode(program.info.descriptor.rsrc1 >> 12 & 0xFF),
+        float_mode=FloatMode.of_kernel(program.info.descriptor.rsrc1),
         vgpr_count=8 * ((program.info.descriptor.rsrc1 & 0x3F) + 1),
         profile=variant.profile,
         inline_memory=tier == "optimised" and jit.has_avx512(),

@@ -21,11 +21,25 @@ MODE_REGISTER = 1
 
 @dataclass(frozen=True)
 class FloatMode:
-    """MODE[7:0]: rounding of f32 [1:0] and of f16 and f64 [3:2] (nearest even, up, down, toward
+    """MODE[9:0]: rounding of f32 [1:0] and of f16 and f64 [3:2] (nearest even, up, down, toward
     zero), and denormals of f32 [5:4] and of f16 and f64 [7:6] (bit 0 allows them as inputs, bit 1
-    as results)."""
+    as results); whether clamp makes NaN zero [8] and minima and maxima respect signalling NaN [9],
+    which compilers set."""
 
-    bits: int = 0xF0
+    bits: int = 0x3F0
+
+    @classmethod
+    def of_kernel(cls, rsrc1: int) -> FloatMode:
+        """What a kernel's descriptor starts it with."""
+        return cls(rsrc1 >> 12 & 0xFF | (rsrc1 >> 21 & 1) << 8 | (rsrc1 >> 23 & 1) << 9)
+
+    @property
+    def clamps_nan(self) -> bool:
+        return bool(self.bits >> 8 & 1)
+
+    @property
+    def ieee(self) -> bool:
+        return bool(self.bits >> 9 & 1)
 
     def rounding(self, type: Type) -> Rounding:
         return _ROUNDINGS[self.bits >> (0 if type.bits == 32 else 2) & 3]
@@ -38,8 +52,10 @@ class FloatMode:
 
 
 DEFAULT = FloatMode()
-# MODE above these bits, as compilers set it and as is emulated: DX10_CLAMP, IEEE.
-CLAMP_AND_IEEE = 0x300
+# What of MODE is emulated; the rest is zero.
+FLOAT_BITS = 0x3FF
+# The fields of that.
+FIELDS = (0x003, 0x00C, 0x030, 0x0C0, 0x100, 0x200)
 
 
 def register_field(i: Decoded) -> tuple[int, int, int]:
@@ -55,7 +71,7 @@ def changes_mode(i: Decoded) -> bool:
     if not i.mnemonic.startswith("s_setreg"):
         return False
     number, offset, _ = register_field(i)
-    return number == MODE_REGISTER and offset < 8
+    return number == MODE_REGISTER and offset < 10
 
 
 def written_bits(i: Decoded) -> tuple[int, int | None]:
@@ -74,7 +90,7 @@ def after(i: Decoded, mode: FloatMode | None) -> FloatMode | None:
     if mode is None or not changes_mode(i):
         return mode
     field, value = written_bits(i)
-    return None if value is None else FloatMode((mode.bits & ~field | value) & 0xFF)
+    return None if value is None else FloatMode((mode.bits & ~field | value) & FLOAT_BITS)
 
 
 def float_modes(

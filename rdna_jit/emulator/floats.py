@@ -45,10 +45,10 @@ def _total_order(bits: Value) -> Value:
 
 
 def bound(b: Builder, kind: Bound, x: Value, y: Value) -> Value:
-    """v_min / v_max with IEEE = 1.
+    """v_min / v_max.
 
-    A signalling NaN (first in x, then in y) comes out quieted; a quiet NaN loses to a number, and
-    of two quiet NaNs x wins. -0 is less than +0.
+    With MODE.IEEE a signalling NaN (first in x, then in y) comes out quieted. A NaN otherwise loses
+    to a number, and of two of them x wins. -0 is less than +0.
     """
     p, q = x.bits, y.bits
     if p.type.bits == 16:
@@ -59,6 +59,8 @@ def bound(b: Builder, kind: Bound, x: Value, y: Value) -> Value:
         r = b.select(x.flt(y) if kind == "min" else x.fgt(y), x, y).bits
         r = b.select(x.eq(y), p | q if kind == "min" else p & q, r)
     r = b.select(_is_nan(q), p, r)
+    if not b.ieee():
+        return r.bitcast(x.type)
     quiet = _quiet_bit(p.type.bits)
     r = b.select(_is_signalling(q), q | quiet, r)
     r = b.select(_is_signalling(p), p | quiet, r)

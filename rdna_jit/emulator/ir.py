@@ -352,6 +352,10 @@ class Builder:
             return self.splat(x, other.type.lanes), other
         raise TypeError(f"operands differ in type: {x!r} and {other!r}")
 
+    def ieee(self) -> bool:
+        """Whether minima and maxima respect signalling NaN: MODE says (see `Context`)."""
+        return True
+
     # Lanes
     def splat(self, scalar: Value, lanes: int = WAVE) -> Value:
         """A scalar in every lane."""

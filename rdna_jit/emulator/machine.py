@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from rdna_jit.emulator.decode import Decoded
 
 _WAVE32 = 1 << 10
+_FP16_OVERFLOW = 1 << 26
 _PAGE = 4096
 _ASSERTIONS = ".rdna_jit.assert"  # "file:line", a tab and the condition, each ended by a zero byte
 
@@ -66,6 +67,12 @@ class Program:
             raise ContractError(
                 f"{entry} was compiled for wave64; the emulator runs wave32, compile without "
                 "-mwavefrontsize64",
+                name="code object",
+            )
+        if self.info.descriptor.rsrc1 & _FP16_OVERFLOW:
+            raise ContractError(
+                f"{entry} asks for f16 results that never overflow (FP16_OVFL), which the emulator "
+                "does not do",
                 name="code object",
             )
         self._memory, self.image = _load_image(code_object)

@@ -324,7 +324,7 @@ _TRAP_STATUS, _MEMORY_BASES, _FLAT_SCRATCH, _SHADER_CYCLES = 3, 15, (20, 21), 29
 def _getreg(c: Wave, i: Decoded) -> None:
     number, offset, mask = float_mode.register_field(i)
     if number == float_mode.MODE_REGISTER:
-        value = c.mode_bits() | float_mode.CLAMP_AND_IEEE
+        value = c.mode_bits()
     elif number == _MEMORY_BASES:
         value = c.const(I32.scalar, SHARED_APERTURE << 16 | PRIVATE_APERTURE)
     elif number == _SHADER_CYCLES:
@@ -348,10 +348,9 @@ def _setreg(c: Wave, i: Decoded) -> None:
         bits = (c.scalar_source(i.operands[1], I32) << offset) & field
     else:
         bits = c.const(I32.scalar, value)
-    fixed = field & ~0xFF
+    fixed = field & ~float_mode.FLOAT_BITS
     if fixed:
-        wrong = ((bits ^ float_mode.CLAMP_AND_IEEE) & fixed).ne(0)
-        c.refuse_if(wrong, i, "MODE other than DX10_CLAMP and IEEE on, above its float bits,")
+        c.refuse_if((bits & fixed).ne(0), i, "MODE with bits set above its float bits")
     if float_mode.changes_mode(i):
         _change_mode(c, i, bits)
 
@@ -364,9 +363,9 @@ def _set_mode(c: Context, i: Decoded) -> None:
 
 
 def _change_mode(c: Context, i: Decoded, bits: Value) -> None:
-    """MODE[7:0] = bits where instruction i writes them: what later instructions are translated to,
+    """MODE[9:0] = bits where instruction i writes them: what later instructions are translated to,
     and where it is kept, the value at run time."""
-    field = float_mode.written_bits(i)[0] & 0xFF
+    field = float_mode.written_bits(i)[0] & float_mode.FLOAT_BITS
     changed = float_mode.after(i, c.mode)
     if changed != c.mode and not c.tracks_mode:
         raise Unsupported("another mode of rounding or denormals")

@@ -17,7 +17,7 @@ from rdna_jit.emulator import layout, registry
 from rdna_jit.emulator.classes import classify
 from rdna_jit.emulator.context import UnknownMode, Unsupported
 from rdna_jit.emulator.decode import EXEC, Decoded
-from rdna_jit.emulator.float_mode import DEFAULT, FloatMode, float_modes
+from rdna_jit.emulator.float_mode import DEFAULT, FIELDS, FLOAT_BITS, FloatMode, float_modes
 from rdna_jit.emulator.ir import I32, I64, Value
 from rdna_jit.emulator.operations import Operation, Outliner
 from rdna_jit.emulator.options import Options
@@ -223,12 +223,12 @@ class _Translator:
             return find(c, i, FloatMode(bits))[0].name
 
         relevant = 0
-        for field in (0x03, 0x0C, 0x30, 0xC0):
-            states = [bits for bits in range(256) if not bits & ~field]
+        for field in FIELDS:
+            states = [bits for bits in range(FLOAT_BITS + 1) if not bits & ~field]
             if len({name(DEFAULT.bits & ~field | bits) for bits in states}) > 1:
                 relevant |= field
         cases: dict[str, list[int]] = {}
-        for bits in (n for n in range(256) if not n & ~relevant):
+        for bits in (n for n in range(FLOAT_BITS + 1) if not n & ~relevant):
             cases.setdefault(name(DEFAULT.bits & ~relevant | bits), []).append(bits)
         labels = [c.new_label("mode") for _ in cases]
         targets = " ".join(

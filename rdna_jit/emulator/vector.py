@@ -3,7 +3,7 @@
 One `VectorAccess` per instruction applies everything that the encoding adds around the operation
 itself: DPP lane moves and SDWA or op_sel selection on sources, neg, abs and sext, packed halves;
 clamp, the destination half or byte, and the write mask on the result. Output modifiers (mul, div)
-have no effect while denormals are kept, which is the only mode that is emulated.
+have no effect while denormal results are kept or IEEE is on.
 """
 
 from __future__ import annotations
@@ -82,9 +82,16 @@ class VectorAccess:
         type = value.type
         if self.moves or not type.is_float:
             return value
-        if self.c.float_mode().flushes_results(type):
+        mode, modifiers = self.c.float_mode(), self.i.modifiers
+        if mode.flushes_results(type):
+            if not mode.ieee:
+                for name, power in (("mul", 1), ("div", -1)):
+                    if name in modifiers:
+                        value = value * float(self.i.integer(name)) ** power
             value = flush_subnormal(self.c, value)
-        return clamp(value) if "clamp" in self.i.modifiers else value
+        if "clamp" in modifiers:
+            value = clamp(value, mode.clamps_nan)
+        return value
 
     def packed(self, k: int, type: Type) -> Value:
         """Source k as 64 values of a 16-bit type: low and high half of each lane in turn."""
@@ -246,8 +253,8 @@ _ROW_MOVES = {
 }
 
 
-def clamp(x: Value) -> Value:
-    """To [0, 1]; NaN gives 0; -0 stays as it is."""
+def clamp(x: Value, clamps_nan: bool = True) -> Value:
+    """To [0, 1]; NaN gives 0, unless MODE.DX10_CLAMP is off; -0 stays as it is."""
     b = x.builder
-    x = b.select(x.compare("ult", 0.0), 0.0, x)
+    x = b.select(x.compare("ult" if clamps_nan else "olt", 0.0), 0.0, x)
     return b.select(x.fgt(1.0), 1.0, x)

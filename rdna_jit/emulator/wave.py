@@ -125,7 +125,7 @@ class Wave(Context):
     def apply(self, compute: Callable[..., Value], values: Sequence[Value]) -> Value:
         if self.directed:
             return compute(self, *values)
-        key = (compute, *(v.type for v in values))
+        key = (compute, self.mode, *(v.type for v in values))
         if key not in self._outlined:
             self._outlined[key] = self._outline(compute, [v.type for v in values])
         outlined = self._outlined[key]
@@ -139,6 +139,7 @@ class Wave(Context):
     ) -> tuple[str, Type] | None:
         """A function for `compute`, unless it is short or looks at registers."""
         c = Context(self.options)
+        c.mode = self.mode
         parameters = [Value(c, type, f"%a{n}") for n, type in enumerate(types)]
         out = compute(c, *parameters)
         if len(c.lines) <= self.inline_lines or c.used_vgprs or c.used_sgprs:

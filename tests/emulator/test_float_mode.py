@@ -9,12 +9,14 @@ import pytest
 import torch
 
 from rdna_jit import emulator
+from rdna_jit.code_object import CodeObject
 from rdna_jit.disassembler import Instruction
+from rdna_jit.emulator import Program
 from rdna_jit.emulator.decode import Decoded, decode_line
 from rdna_jit.emulator.float_mode import DEFAULT, FloatMode, float_modes
 from rdna_jit.emulator.ir import F16, F32, F64
 from rdna_jit.emulator.trace import trace
-from rdna_jit.errors import UnsupportedInstruction
+from rdna_jit.errors import ContractError, UnsupportedInstruction
 from tests.emulator import harness
 from tests.emulator.oracle import types as oracle
 from tests.emulator.oracle.floats import Number, number
@@ -48,7 +50,7 @@ def test_fields() -> None:
 
 def test_straight_code() -> None:
     lines = code(("s_denorm_mode 3", 3), NOP, ("s_round_mode 0x1", 1), NOP, END)
-    assert modes(lines) == [0xF0, 0x30, 0x30, 0x31, 0x31]
+    assert modes(lines) == [0x3F0, 0x330, 0x330, 0x331, 0x331]
     assert modes(code(NOP, END), FloatMode(0xC0)) == [0xC0, 0xC0]
 
 
@@ -56,12 +58,12 @@ def test_a_branch_around_a_balanced_change_agrees() -> None:
     lines = code(
         ("s_cbranch_scc1 3", 3), ("s_denorm_mode 3", 3), NOP, ("s_denorm_mode 15", 15), NOP, END
     )
-    assert modes(lines) == [0xF0, 0xF0, 0x30, 0x30, 0xF0, 0xF0]
+    assert modes(lines) == [0x3F0, 0x3F0, 0x330, 0x330, 0x3F0, 0x3F0]
 
 
 def test_paths_that_disagree_leave_the_mode_unknown() -> None:
     lines = code(("s_cbranch_scc1 1", 1), ("s_round_mode 0x3", 3), NOP, END)
-    assert modes(lines) == [0xF0, 0xF0, None, None]
+    assert modes(lines) == [0x3F0, 0x3F0, None, None]
     # A loop that changes the mode at its end reaches its head with two modes.
     lines = code(NOP, ("s_round_mode 0x3", 3), ("s_cbranch_scc1 -3", -3), END)
     assert modes(lines)[0] is None
@@ -201,11 +203,79 @@ def test_bits_of_the_mode_that_are_not_emulated_are_refused() -> None:
     x = np.full(32, 2.0**-30, np.float32)
     harness.run(source, x, 0x3F1)
     assert set(x.tolist()) == {1 + 2.0**-23}
-    with pytest.raises(UnsupportedInstruction, match="DX10_CLAMP and IEEE"):
-        harness.run(source, x, 0x2F0)
-    constant = source.replace("%1\\n", "0x1\\n").replace("s_setreg_b32", "s_setreg_imm32_b32")
-    with pytest.raises(UnsupportedInstruction, match="DX10_CLAMP and IEEE"):
+    with pytest.raises(UnsupportedInstruction, match="MODE with bits set above"):
+        harness.run(source, x, 0x8003F0)
+    constant = source.replace("%1\\n", "0x1000\\n").replace("setreg_b32", "setreg_imm32_b32")
+    with pytest.raises(UnsupportedInstruction, match="MODE with bits set above"):
         harness.run(constant, x, 0)
+
+
+QUIET, SIGNALLING = 0x7FC00001, 0x7F800001
+IEEE_AND_CLAMP = """KERNEL(32) k(u32* x, double* y, u32 bits) {
+  u32 a = x[lane_x()], b = a, c = a; double d = y[lane_x()];
+  asm volatile("SET\\n v_min_f32 %0, %0, 1.0\\n v_max_f32 %1, 1.0, %1\\n"
+               "v_add_f32_e64 %2, %2, 0.5 clamp\\n v_max_f64 %3, %3, 1.0"
+               : "+&v"(a), "+&v"(b), "+&v"(c), "+&v"(d) : "s"(bits));
+  x[lane_x()] = a; x[32 + lane_x()] = b; x[64 + lane_x()] = c; y[lane_x()] = d; }"""
+
+
+@pytest.mark.parametrize("how", ["register", "constant"])
+@pytest.mark.parametrize(("ieee", "dx10"), [(1, 1), (1, 0), (0, 1), (0, 0)])
+def test_signalling_nan_and_clamp(ieee: int, dx10: int, how: str) -> None:
+    bits, one = 0xF0 | dx10 << 8 | ieee << 9, 0x3F800000
+    register = "s_setreg_b32 hwreg(HW_REG_MODE, 0, 10), %4"
+    constant = f"s_setreg_imm32_b32 hwreg(HW_REG_MODE, 0, 10), {bits}"
+    source = IEEE_AND_CLAMP.replace("SET", register if how == "register" else constant)
+    x, y = np.zeros(96, np.uint32), np.zeros(32, np.uint64)
+    x[0:4] = SIGNALLING, QUIET, 0x40000000, 0xBF800000
+    y[0], y[1] = 0x7FF0000000000001, 0x7FF8000000000001
+    harness.run(source, x, y, bits)
+    quieted = SIGNALLING | 0x00400000
+    assert x[0:4].tolist() == [quieted if ieee else one, one, one, 0xBF800000]
+    assert x[32:36].tolist() == [quieted if ieee else one, one, 0x40000000, one]
+    if dx10:
+        assert x[64:68].tolist() == [0, 0, one, 0]
+    else:
+        assert np.isnan(x[64:66].view(np.float32)).all() and x[66:68].tolist() == [one, 0]
+    assert y[0] == (0x7FF8000000000001 if ieee else 0x3FF0000000000000)
+    assert y[1] == 0x3FF0000000000000
+
+
+@pytest.mark.parametrize(
+    ("bits", "applies"), [(0x3F0, False), (0x1F0, False), (0x3C0, False), (0x1C0, True)]
+)
+def test_output_modifiers_need_flushing_without_ieee(bits: int, applies: bool) -> None:
+    source = """KERNEL(32) k(float* x, u32 bits) { float a = x[lane_x()], b = a, c = a;
+      asm volatile("s_setreg_b32 hwreg(HW_REG_MODE, 0, 10), %3\\n v_add_f32 %0, %0, 1.0 mul:2\\n"
+                   "v_add_f32 %1, %1, 1.0 mul:4\\n v_add_f32 %2, %2, 1.0 clamp div:2"
+                   : "+&v"(a), "+&v"(b), "+&v"(c) : "s"(bits));
+      x[lane_x()] = a; x[32 + lane_x()] = b; x[64 + lane_x()] = c; }"""
+    x = np.zeros(96, np.float32)
+    x[:32] = np.linspace(-2, 2, 32)
+    sums = x[:32] + np.float32(1)
+    factors = (2, 4, 0.5) if applies else (1, 1, 1)
+    harness.run(source, x, bits)
+    for n, factor in enumerate(factors):
+        want = sums * np.float32(factor)
+        assert (x[32 * n :][:32] == (np.clip(want, 0, 1) if n == 2 else want)).all()
+
+
+def test_a_kernel_may_start_without_ieee() -> None:
+    source = """KERNEL(32) k(u32* x) { u32 a = x[lane_x()];
+      asm volatile("v_max_f32 %0, %0, 1.0" : "+v"(a)); x[lane_x()] = a; }"""
+    compiled = harness.program(source)
+    co, descriptor = CodeObject(compiled.code_object.data), compiled.info.descriptor
+    descriptor = descriptor._replace(rsrc1=descriptor.rsrc1 & ~(1 << 23))
+    co.kernels["k"] = compiled.info._replace(descriptor=descriptor)
+    for p, want in ((compiled, SIGNALLING | 0x00400000), (Program(co, "k"), 0x3F800000)):
+        x = np.full(32, SIGNALLING, np.uint32)
+        kernarg, buffers = harness.pack(p, (x,))
+        p.launch((1, 1, 1), (32, 1, 1), kernarg, buffers)
+        assert set(x.tolist()) == {want}
+    overflow = descriptor._replace(rsrc1=descriptor.rsrc1 | 1 << 26)
+    co.kernels["k"] = compiled.info._replace(descriptor=overflow)
+    with pytest.raises(ContractError, match="FP16_OVFL"):
+        Program(co, "k")
 
 
 def test_paths_that_disagree_meet() -> None:

@@ -28,7 +28,7 @@
 ; 26 private memory of the running wave, 27 its bytes per lane, 28 ps that a line of a load takes
 %Env = type { ptr, i64, ptr, ptr, ptr, ptr, i64, i64, i32, i32, i64, i64, ptr, i64, i64, i64, i64, ptr, [32 x i64], [512 x i8], [512 x i8], i64, i64, [32 x i32], i64, i64, i64, i64, i64 }
 ; Per wave: 0 scalar registers (126 is exec), 1 scc, 2 resume point, 3 steps left, 4 has ended,
-; 5 latency clock (see below), 6 MODE[7:0] xor what the kernel starts with, 7 lanes that a barrier
+; 5 latency clock (see below), 6 MODE[9:0] xor what the kernel starts with, 7 lanes that a barrier
 ; did without, 8 padding, 9 vector registers
 %State = type { [128 x i32], i32, i32, i64, i64, %Clock, i32, i32, [134 x i64], [256 x <32 x i32>] }
 ; The time a profiled wave has spent waiting for loads: 0 now (ns), 1 vector loads issued, 2 of them
