@@ -53,8 +53,11 @@ def gptq(
     return _eight_bits(_bytes(qweight, 0), zeros, scales, g_idx)
 
 
-def awq(qweight: Tensor, qzeros: Tensor, scales: Tensor, *, repack: bool = True) -> Weight:
-    """int32 `[K, N/8]` with columns interleaved, zeros int32 `[K/G, N/8]`, scales `[K/G, N]`."""
+def awq(qweight: Tensor, qzeros: Tensor, scales: Tensor, *, repack: bool | None = None) -> Weight:
+    """int32 `[K, N/8]` with columns interleaved, zeros int32 `[K/G, N/8]`, scales `[K/G, N]`.
+
+    Repacked to int4's words unless that is not wanted, or groups are too small for its kernels.
+    """
     _check("qweight", qweight, torch.int32, 2)
     _check("qzeros", qzeros, torch.int32, 2)
     K, N = qweight.shape[0], qweight.shape[1] * 8
@@ -63,9 +66,12 @@ def awq(qweight: Tensor, qzeros: Tensor, scales: Tensor, *, repack: bool = True)
         refuse("scales", f"shape [K/G, {N}] with K = {K}", list(scales.shape), hint)
     if tuple(qzeros.shape) != (scales.shape[0], N // 8):
         refuse("qzeros", f"shape [{scales.shape[0]}, {N // 8}]", list(qzeros.shape))
+    group = K // scales.shape[0]
+    if repack is None:
+        repack = group % 32 == 0 or group == K
     if repack:
         return Int4Storage.of(formats.pack_awq(qweight, qzeros, scales))
-    form = Form("awq", N, K, K // scales.shape[0], scale="group", zeros=True)
+    form = Form("awq", N, K, group, scale="group", zeros=True)
     return form, {"qweight": qweight, "qzeros": qzeros, "scales": formats.fp16_scales(scales)}
 
 

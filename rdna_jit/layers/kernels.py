@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 import torch
 
+from rdna_jit import formats
 from rdna_jit.dispatch import Plan
 from rdna_jit.layers.form import Form, Tensors
 from rdna_jit.layers.storage import STORAGES, Int4Storage, storage_of
@@ -126,6 +127,24 @@ class RDNAHybridW4A16LinearKernel(RDNA2W4A16LinearKernel):
         return super().apply(x, form, t, bias)
 
 
+class RDNA2AWQW4A16LinearKernel(LinearKernel):
+    """int4 in AWQ's order `[K, N/8]` through awq_gemm, without repacking."""
+
+    op = "awq_gemm"
+    formats = ("awq",)
+
+    @classmethod
+    def can_implement(cls, call: Call) -> tuple[bool, str]:
+        form = call.form
+        if form.groups > 1 and (form.group_size % 2 or form.group_size < 16):
+            return False, f"needs even groups of 16 rows or more, the layer has {form.group_size}"
+        return True, f"group {form.group_size}"
+
+    @classmethod
+    def call(cls, x: Tensor, form: Form, t: Tensors, bias: Tensor | None) -> Op:
+        return linear.awq_gemm, (x, t["qweight"], t["qzeros"], t["scales"]), {"bias": bias}
+
+
 class RDNA2W4A8LinearKernel(LinearKernel):
     """int4 words `[K/8, N]` and x rounded to int8 per row and group, where the layer allows it."""
 
@@ -170,9 +189,9 @@ class RDNA2W8A16Int8LinearKernel(LinearKernel):
         form = call.form
         if form.zeros:
             return False, "has no zero points: 8-bit codes minus zeros do not fit int8"
-        if form.scale != "channel":
-            return False, f"needs one scale per output, the layer has groups of {form.group_size}"
-        return True, "one scale per output"
+        if form.group_size % 8:
+            return False, f"needs groups of a multiple of 8 rows, the layer has {form.group_size}"
+        return True, str(form)
 
     @classmethod
     def call(cls, x: Tensor, form: Form, t: Tensors, bias: Tensor | None) -> Op:
@@ -180,6 +199,63 @@ class RDNA2W8A16Int8LinearKernel(LinearKernel):
             x = x.index_select(1, t["perm"])
         released = t["weight"].new_empty(0, dtype=torch.float16)
         return linear.dense_gemm_int8, (x, released, t["weight"], t["weight_scale"], bias), {}
+
+
+class RDNA2W8A16FP8LinearKernel(LinearKernel):
+    """fp8 codes `[N, K]` through fp8_w8a16_gemm: x stays fp16."""
+
+    op = "fp8_w8a16_gemm"
+    formats = ("e4m3", "e5m2")
+
+    @classmethod
+    def can_implement(cls, call: Call) -> tuple[bool, str]:
+        block = call.form.block
+        if block and block[1] % 8 and block[1] < call.form.K:
+            return False, f"needs blocks of a multiple of 8 inputs, the layer has {block[1]}"
+        return True, str(call.form)
+
+    @classmethod
+    def call(cls, x: Tensor, form: Form, t: Tensors, bias: Tensor | None) -> Op:
+        options = {"block": form.block, "bias": bias}
+        return linear.fp8_w8a16_gemm, (x, t["weight"], t["weight_scale"]), options
+
+
+class RDNA2W8A8FP8LinearKernel(RDNA2W8A16FP8LinearKernel):
+    """fp8 codes `[N, K]` and x rounded to e4m3, where the layer allows it.
+
+    With the checkpoint's input scale, or one per row of x: max |x| / 448. These chips have no fp8
+    arithmetic, so this is for results as a W8A8 checkpoint was calibrated, not for speed.
+    """
+
+    op = "fp8_w8a8_gemm"
+    opt_in = True
+
+    @classmethod
+    def can_implement(cls, call: Call) -> tuple[bool, str]:
+        if call.form.activation_bits != 8:
+            return False, "needs with_activation_bits(8), the layer keeps x in fp16"
+        return super().can_implement(call)
+
+    @classmethod
+    def call(cls, x: Tensor, form: Form, t: Tensors, bias: Tensor | None) -> Op:
+        scale = t.get("input_scale")
+        if scale is None:
+            largest = x.abs().amax(1).float()
+            scale = torch.where(largest > 0, largest / 448, 1.0)
+        codes = formats.encode_fp8(x.float() / scale.view(-1, 1))
+        options = {"block": form.block, "bias": bias}
+        return linear.fp8_w8a8_gemm, (codes, scale, t["weight"], t["weight_scale"]), options
+
+
+class RDNA2W4A16MXFP4LinearKernel(LinearKernel):
+    """MXFP4 codes `[N, K/2]` through mxfp4_gemm."""
+
+    op = "mxfp4_gemm"
+    formats = ("mxfp4",)
+
+    @classmethod
+    def call(cls, x: Tensor, form: Form, t: Tensors, bias: Tensor | None) -> Op:
+        return linear.mxfp4_gemm, (x, t["weight"], t["weight_scale"]), {"bias": bias}
 
 
 class RDNA2FP16LinearKernel(LinearKernel):
@@ -223,8 +299,12 @@ class BLASFallbackLinearKernel(LinearKernel):
 KERNELS: list[type[LinearKernel]] = [
     RDNA2W4A8LinearKernel,
     RDNA2W4A16LinearKernel,
+    RDNA2AWQW4A16LinearKernel,
     RDNAHybridW4A16LinearKernel,
     RDNA2W8A16Int8LinearKernel,
+    RDNA2W8A8FP8LinearKernel,
+    RDNA2W8A16FP8LinearKernel,
+    RDNA2W4A16MXFP4LinearKernel,
     RDNA2FP16LinearKernel,
     BLASFallbackLinearKernel,
 ]

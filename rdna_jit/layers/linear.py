@@ -106,13 +106,14 @@ class QuantizedLinear(nn.Module):
         qzeros: Tensor,
         scales: Tensor,
         *,
-        repack: bool = True,
+        repack: bool | None = None,
         bias: Tensor | None = None,
     ) -> QuantizedLinear:
         """From an AWQ checkpoint: qweight int32 `[K, N/8]`, qzeros int32 `[K/G, N/8]`, scales
         `[K/G, N]`.
 
-        The words are turned once to those of int4, or with `repack=False` kept as they are.
+        The words are turned once to those of int4, whose kernel takes fewer instructions, unless
+        `repack=False` keeps them or groups are no multiple of 32.
         """
         return cls.of(*checkpoint.awq(qweight, qzeros, scales, repack=repack), bias)
 

@@ -6,10 +6,26 @@ import pytest
 import torch
 
 from rdna_jit import ContractError, QuantizedLinear
-from tests.layers.packing import Codes, activations, assert_computes, generator, pack
+from tests.layers.packing import (
+    Codes,
+    activations,
+    assert_computes,
+    fp8_bytes,
+    generator,
+    mxfp4_bytes,
+    pack,
+)
 
 N, K, G = 40, 192, 64
 BIAS = torch.randn(N, generator=generator(5)).half()
+
+
+def test_awq_in_groups_of_16_keeps_its_words():
+    codes = Codes.random(N, K, 16)
+    layer = QuantizedLinear.from_awq(**codes.awq())
+    assert layer.format == "awq"
+    assert_computes(layer, codes.weight())
+    assert QuantizedLinear.from_awq(**codes.awq(), repack=True).format == "int4"
 
 
 @pytest.mark.parametrize("version", (1, 2))
@@ -41,9 +57,7 @@ def test_symmetric_8_bit_codes_become_int8(group):
     layer = QuantizedLinear.from_gptq(**codes.gptq(), bits=8)
     assert (layer.format, layer.form.zeros) == ("i8", False)
     assert layer.form.scale == ("channel" if group == K else "group")
-    assert torch.equal(layer.dequantize(torch.float64), codes.weight())
-    if group == K:
-        assert_computes(layer, codes.weight())
+    assert_computes(layer, codes.weight())
 
 
 def test_act_order_of_int8_is_undone():
@@ -55,9 +69,12 @@ def test_act_order_of_int8_is_undone():
     assert_computes(permuted, codes.weight()[:, torch.argsort(rows)])
 
 
-def test_awq():
+@pytest.mark.parametrize("repack", (True, False))
+def test_awq(repack):
     codes = Codes.random(N, K, G)
-    assert_computes(QuantizedLinear.from_awq(**codes.awq(), bias=BIAS), codes.weight(), BIAS)
+    layer = QuantizedLinear.from_awq(**codes.awq(), repack=repack, bias=BIAS)
+    assert layer.format == ("int4" if repack else "awq")
+    assert_computes(layer, codes.weight(), BIAS)
 
 
 @pytest.mark.parametrize("zeros", (True, False))
@@ -90,9 +107,39 @@ def test_int8(shape):
     columns = scale.numel() // N if scale.numel() >= N else 1
     wide = scale.double().reshape(-1, columns).repeat_interleave(K // columns, 1)
     want = weight.double() * wide
-    assert torch.equal(layer.dequantize(torch.float64), want)
-    if shape != (N, K // G):
-        assert_computes(layer, want, BIAS)
+    assert_computes(layer, want, BIAS)
+
+
+@pytest.mark.parametrize("fmt", ("e4m3", "e5m2"))
+@pytest.mark.parametrize("kind", ("tensor", "channel", "column", "block", "small block"))
+def test_fp8(fmt, kind):
+    n, k = (40, 192) if kind != "block" else (136, 264)
+    bits, value = fp8_bytes(fmt, n, k)
+    shape = {
+        "tensor": (), "channel": (n,), "column": (n, 1), "block": (2, 3), "small block": (3, 6),
+    }[kind]  # fmt: skip
+    bn, bk = {"block": (128, 128), "small block": (16, 32)}.get(kind, (1, k))
+    scale = (0.5 + torch.rand(shape, generator=generator(9))) / (448 if fmt == "e4m3" else 57344)
+    given = {"block": (16, 32)} if kind == "small block" else {}
+    name = "weight_scale_inv" if "block" in kind else "weight_scale"
+    codes = bits.view({"e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2}[fmt])
+    bias = torch.randn(n, generator=generator(5)).half()
+    layer = QuantizedLinear.from_fp8(codes, **{name: scale}, **given, bias=bias)
+    wide = scale.double().reshape(-1, shape[1] if len(shape) == 2 else 1)
+    if shape:
+        wide = wide.repeat_interleave(bn, 0)[:n].repeat_interleave(bk, 1)[:, :k]
+    assert layer.form.block == (None if "block" not in kind else (bn, bk))
+    assert_computes(layer, value * wide, bias)
+    again = QuantizedLinear.from_fp8(bits, **{name: scale}, **given, fmt=fmt)
+    assert torch.equal(again.dequantize(torch.float64), value * wide)
+
+
+def test_mxfp4():
+    codes, scale, value = mxfp4_bytes(N, K)
+    assert_computes(QuantizedLinear.from_mxfp4(codes, scale, bias=BIAS), value, BIAS)
+    e8m0 = scale.view(torch.float8_e8m0fnu)
+    layer = QuantizedLinear.from_mxfp4(codes.view(N, K // 32, 16), e8m0)
+    assert torch.equal(layer.dequantize(torch.float64), value)
 
 
 def test_float():
@@ -111,6 +158,11 @@ def test_float():
         ("awq", {"group_size": 32}, 1 / 15),
         ("int8", {}, 1 / 127),
         ("int8", {"group_size": 64}, 1 / 127),
+        ("fp8", {}, 2.0**-4),
+        ("fp8", {"scale": "tensor"}, 2.0**-4),
+        ("fp8", {"scale": (16, 64)}, 2.0**-4),
+        ("e5m2", {}, 2.0**-3),
+        ("mxfp4", {}, 1 / 4),
         ("f16", {}, 2.0**-11),
     ],
 )
@@ -196,6 +248,42 @@ def test_what_does_not_fit_is_named(name, change, says):
         (
             lambda: QuantizedLinear.from_int8(torch.zeros(8, 8).to(torch.int8), torch.ones(3)),
             r"weight_scale: expected shape \[1\], \[8\]",
+        ),
+        (
+            lambda: QuantizedLinear.from_fp8(
+                torch.full((8, 8), torch.nan).to(torch.float8_e5m2), torch.ones(1)
+            ),
+            "w: expected finite codes, got 64 of 64 that are not",
+        ),
+        (
+            lambda: QuantizedLinear.from_fp8(
+                torch.zeros(8, 8).to(torch.float8_e4m3fnuz), torch.ones(1)
+            ),
+            "expected OCP float8",
+        ),
+        (
+            lambda: QuantizedLinear.from_fp8(
+                torch.zeros(8, 8).to(torch.float8_e5m2), torch.ones(2, 2)
+            ),
+            r"expected shape \[1\], \[8\], \[8, 1\] or \[1, 1\], got \[2, 2\]; say block=",
+        ),
+        (
+            lambda: QuantizedLinear.from_fp8(torch.zeros(8, 8).to(torch.float8_e5m2)),
+            "weight_scale or weight_scale_inv, got 0 of them",
+        ),
+        (
+            lambda: QuantizedLinear.from_mxfp4(
+                torch.zeros(8, 16).byte(), torch.full((8, 1), 255).byte()
+            ),
+            "bytes 0..254, got 8 of 255",
+        ),
+        (
+            lambda: QuantizedLinear.quantize(torch.ones(8, 64), "fp8", 32),
+            "group_size: expected None",
+        ),
+        (
+            lambda: QuantizedLinear.quantize(torch.ones(8, 64), "mxfp4", 16),
+            "group_size: expected 32",
         ),
         (lambda: QuantizedLinear(60, 8, "int8"), "in_features: expected a multiple of 8, got 60"),
         (lambda: QuantizedLinear(64, 8, "int4", 48), "group_size: expected a divisor"),

@@ -113,6 +113,7 @@ def test_a_graph_traced_for_many_rows_decodes_one_row(format, kernel):
     torch._dynamo.mark_dynamic(x, 0)
     with torch.no_grad():
         assert torch.equal(compiled(x), layer(x))
+        assert torch.equal(compiled(x.view(4, 16, K)).view(64, N), layer(x))
         rdna_jit.dispatch_log(clear=True)
         y = compiled(x[:1])
     (entry,) = rdna_jit.dispatch_log()
