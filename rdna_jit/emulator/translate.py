@@ -9,6 +9,7 @@ as is static, so that all other counters are products.
 
 from __future__ import annotations
 
+import itertools
 from bisect import bisect_left
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -223,9 +224,10 @@ class _Translator:
             return find(c, i, FloatMode(bits))[0].name
 
         relevant = 0
-        for field in FIELDS:
+        # Flushing and IEEE together decide on output modifiers: so seen from both sides.
+        for field, others in itertools.product(FIELDS, (DEFAULT.bits, 0)):
             states = [bits for bits in range(FLOAT_BITS + 1) if not bits & ~field]
-            if len({name(DEFAULT.bits & ~field | bits) for bits in states}) > 1:
+            if len({name(others & ~field | bits) for bits in states}) > 1:
                 relevant |= field
         cases: dict[str, list[int]] = {}
         for bits in (n for n in range(FLOAT_BITS + 1) if not n & ~relevant):
