@@ -96,6 +96,26 @@ def test_rows_of_views_strided_and_misaligned():
     assert bool(out[:, [0, 49, 50]].isnan().all())
 
 
+def test_rows_beyond_four_gigabytes(tmp_path):
+    numpy = pytest.importorskip("numpy")
+    layer, x = Layer.random(96, 8, 32, low=1, high=17), activations(20, 96)
+
+    def far_rows(t: torch.Tensor, stride: int) -> torch.Tensor:
+        """The same rows, `stride` elements apart in a sparse file."""
+        file, kind = tmp_path / f"{t.dtype}-{stride}", str(t.dtype).removeprefix("torch.")
+        shape = ((t.shape[0] - 1) * stride + t.shape[1],)
+        sparse = torch.from_numpy(numpy.memmap(file, dtype=kind, mode="w+", shape=shape))
+        return sparse.as_strided(t.shape, (stride, 1)).copy_(t)
+
+    words = far_rows(layer.words(True), (1 << 28) - 8)
+    far_x = far_rows(x, (1 << 25) - 8)
+    out = far_rows(torch.full((20, 8), torch.nan).half(), 1 << 28)
+    args = (far_x, words, layer.packed_zeros(1), layer.scales)
+    gptq_gemm(*args, zero_offset=1, shuffled=True, out=out)
+    assert gptq_gemm.plan(*args, zero_offset=1, shuffled=True).kernel == "dense_tile"
+    assert_close(out, x, layer)
+
+
 def test_codes_equal_to_the_zero_give_exactly_zero():
     layer = Layer.random(64, 16, 32)
     layer.codes[:] = layer.zeros[:] = 7
