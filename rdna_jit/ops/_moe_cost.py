@@ -26,6 +26,7 @@ _DECODE = {
 }  # fmt: skip
 _TILE = {"int4": 1.85, "mxfp4": 2.8, "i8": 1.7, "e4m3": 2.2, "e5m2": 0.65, "f16": 0.15}
 _TILE_ROWS = 4.1
+_TILE_W4A8 = (0.6, 2.6)  # the two with int8 activations
 _PLAIN = 4.4  # of the plain decode kernels, per token
 
 
@@ -71,13 +72,14 @@ def decode_us(layer: Layer, grouped: bool = True) -> float:
     return (full * chunk(DECODE_TOKENS) if full else 0.0) + (chunk(rest) if rest else 0.0)
 
 
-def tiled_us(layer: Layer) -> float:
-    """The tile kernels: sorting, two products, combining."""
+def tiled_us(layer: Layer, w4a8: bool = False) -> float:
+    """The tile kernels: sorting, two products, combining; `w4a8`: with int8 activations."""
     slots = layer.M * layer.T
     rows = 32 if slots / layer.num_ids <= 32 else 64
+    block, step = _TILE_W4A8 if w4a8 else (_TILE[layer.format], _TILE_ROWS)
 
     def instructions(n: int) -> float:
-        return _TILE[layer.format] * -(-n // rows) + _TILE_ROWS * -(-n // TILE_STEP)
+        return block * -(-n // rows) + step * -(-n // TILE_STEP)
 
     here = slots * layer.E / layer.num_ids
     between = here * (4 * layer.I + 8 * layer.H)  # activations and partial sums, out and in again

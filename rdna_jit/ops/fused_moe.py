@@ -24,9 +24,9 @@ from rdna_jit.ops.moe_tiled import moe_tiled
 __all__ = ["SharedExpert", "fused_moe"]
 
 Tensor = torch.Tensor
-_OP, _TILED = "fused_moe", "moe_tile"
+_OP = "fused_moe"
 _HALF, _BYTE = torch.float16, torch.uint8
-VARIANTS = ("auto", "decode", "tiled")
+VARIANTS = ("auto", "decode", "tiled", "w4a8")
 _run_tiled: Callable[..., Tensor] = moe_tiled.__wrapped__  # type: ignore[attr-defined]
 
 
@@ -101,12 +101,12 @@ def _plan(
                "a token has one input")  # fmt: skip
     if M == 0:
         return decode
-    wanted, why = _wanted(variant, decode, given)
-    tiled, cannot = _plan_tiled(given, on_input) if wanted == "tiled" else (None, "")
+    tiles, why = _wanted(variant, decode, given)
+    tiled, cannot = _plan_tiled(tiles, given, on_input) if tiles else (None, "")
     if tiled is not None:
         if workspace is not None:
             _check_workspace(workspace, tiled.extra.nbytes, hidden_states)
-        return _finish(tiled, Candidate(decode.kernel, False, why), tiled.extra.nbytes)
+        return _finish(tiled, Candidate(decode.kernel, False, why), tiled.extra.nbytes, cannot)
     if on_input:
         x, ones = _weighted_input(hidden_states, topk_weights)
         given |= {"hidden_states": x, "topk_weights": ones}
@@ -116,7 +116,7 @@ def _plan(
         given["workspace"] = workspace[:size].view(_HALF).view(M, T, -1)
     if on_input or workspace is not None:
         decode = _plan_decode(given)
-    return _finish(decode, Candidate(_TILED, False, cannot or why), size, cannot)
+    return _finish(decode, Candidate("moe_tile", False, cannot or why), size, cannot)
 
 
 def _plan_decode(given: dict[str, Any]) -> Plan:
@@ -128,24 +128,33 @@ def _plan_decode(given: dict[str, Any]) -> Plan:
     return moe._plan(_OP, tensors, **{name: given[name] for name in names}, variant="auto")
 
 
-def _plan_tiled(given: dict[str, Any], on_input: bool) -> tuple[Plan | None, str]:
-    """The tile kernels' plan for operands that are known to be right, or why there is none."""
-    if _TILED in config.disabled_kernels:
-        return None, f"{_TILED}: VLLM_DISABLED_KERNELS names it"
-    names = [name for name in given if not name.startswith("shared_")]
-    try:
-        plan: Plan = moe_tiled.plan(  # type: ignore[attr-defined]
-            **{name: given[name] for name in names}, apply_router_weight_on_input=on_input
-        )
-    except ContractError as error:
-        return None, f"{_TILED}: {error.got}"
-    return plan, ""
+def _plan_tiled(tiles: str, given: dict[str, Any], on_input: bool) -> tuple[Plan | None, str]:
+    """The tile kernels' plan for operands that are known to be right, and why not the wanted one:
+    exact tiles stand in for those of int8 activations."""
+    operands = {name: value for name, value in given.items() if not name.startswith("shared_")}
+    cannot = []
+    for kernel in ("moe_tile_w4a8", "moe_tile")[tiles != "w4a8" :]:
+        if kernel in config.disabled_kernels:
+            cannot.append(f"{kernel}: VLLM_DISABLED_KERNELS names it")
+            continue
+        operands["variant"] = "w4a8" if kernel.endswith("w4a8") else "auto"
+        try:
+            plan: Plan = moe_tiled.plan(  # type: ignore[attr-defined]
+                **operands, apply_router_weight_on_input=on_input
+            )
+        except ContractError as error:
+            cannot.append(f"{kernel}: {error.got}")
+        else:
+            return plan, "; ".join(cannot)
+    return None, "; ".join(cannot)
 
 
 def _wanted(variant: str, decode: Plan, given: dict[str, Any]) -> tuple[str, str]:
-    """Which kernels to take, "decode" or "tiled", and what speaks against the other."""
-    if variant != "auto":
-        return variant, f"variant={variant!r} asks for the other kernels"
+    """The variant of tiles to take, "" for the decode kernels, and what speaks against the other
+    kind."""
+    if variant in ("decode", "tiled"):
+        tiles = "" if variant == "decode" else variant
+        return tiles, f"variant={variant!r} asks for the other kernels"
     sizes = {name: decode.shape[name] for name in "MTHIE"}
     parts = (given[n] for n in ("w1", "w1_scale", "w1_zp", "w2", "w2_scale", "w2_zp"))
     table = given["expert_map"]
@@ -155,14 +164,15 @@ def _wanted(variant: str, decode: Plan, given: dict[str, Any]) -> tuple[str, str
         expert_bytes=sum(t.nbytes for t in parts if t is not None) / sizes["E"],
         **sizes,
     )
-    one, other = _moe_cost.decode_us(layer, decode.kernel == GROUPED), _moe_cost.tiled_us(layer)
-    if one <= other:
-        return "decode", f"estimated {other:.0f} us, {decode.kernel} {one:.0f}"
-    return "tiled", f"estimated {one:.0f} us, {_TILED} {other:.0f}"
+    few = _moe_cost.decode_us(layer, decode.kernel == GROUPED)
+    many = _moe_cost.tiled_us(layer, variant == "w4a8")
+    if few <= many:
+        return "", f"estimated {many:.0f} us, {decode.kernel} {few:.0f}"
+    return variant, f"estimated {few:.0f} us, tiles {many:.0f}"
 
 
-def _finish(inner: Plan, other: Candidate, size: int, cannot: str = "") -> Plan:
-    tiled = inner.kernel == _TILED
+def _finish(inner: Plan, other: Candidate, size: int, cannot: str) -> Plan:
+    tiled = inner.op != _OP
     shared = not tiled and inner.extra.fused
     return Plan(
         _OP, inner.kernel, inner.values, inner.launches, (*inner.candidates, other), inner.notes,
@@ -313,8 +323,9 @@ def _through(op: Callable[..., Any]) -> Callable[..., Any]:
         decode kernels get `fp16(weight * x)`, rounded once; the tile kernels round nothing.
 
         variant: "decode" takes the kernels for few tokens, which read an expert once for 16 of
-        them, "tiled" the sorted, tiled ones, "auto" those that are estimated to be faster; what one
-        kind cannot take the other does. rdna_jit.explain says which and why. `out` may be the
+        them, "tiled" the sorted, tiled ones, "auto" those that are estimated to be faster; "w4a8"
+        too, with tiles that round activations to int8 (int4 experts; half the instructions). What
+        one kind cannot take the other does. rdna_jit.explain says which and why. `out` may be the
         residual itself and no other operand. Two runs give the same bits; a row of a batch may
         differ in the last bit from the row alone. Raises ContractError naming the tensor.
         """

@@ -11,7 +11,7 @@ import rdna_jit
 from rdna_jit import ContractError, config
 from rdna_jit.dispatch import FallbackError
 from rdna_jit.formats import MoEWeights
-from rdna_jit.ops.moe import SharedExpert, fused_moe
+from rdna_jit.ops.moe import SharedExpert, fused_moe, moe_tiled
 from tests.ops.moe_cases import MAX_NORM, REL_L2, Case, Shape, errors, poisoned
 from tests.ops.moe_oracle import moe_reference
 
@@ -241,7 +241,7 @@ def test_the_batch_decides(M, kernel):
     assert not other.taken and other.kernel == {"moe_grouped": "moe_tile"}.get(
         kernel, "moe_grouped"
     )
-    assert f"{kernel} " in other.reason
+    assert ("tiles" if kernel == "moe_tile" else kernel) in other.reason
     text = str(rdna_jit.explain(fused_moe, **operands(Case(M=M))))
     assert text.startswith(f"fused_moe(M={M}, H=256") and other.reason in text
 
@@ -262,6 +262,20 @@ def test_what_tiles_cannot_take_runs_in_decode_kernels(variant):
     assert not plan_of(case.with_(M=1)).fallback
     with config.scope(strict=True), pytest.raises(FallbackError, match="group size"):
         fused_moe(**operands(case), variant=variant)
+
+
+def test_int8_activations():
+    case = FULL.with_(M=40, with_residual=False)
+    given = {**operands(case), "variant": "w4a8"}
+    plan = fused_moe.plan(**given)
+    assert plan.kernel == "moe_tile_w4a8" and not plan.fallback
+    y = fused_moe(**given, workspace=workspace_of(given))
+    assert torch.equal(y, moe_tiled(**case.call, variant="w4a8"))
+    assert 1e-3 < errors(y, case.expected)[0] < 2e-2
+    assert plan_of(case.with_(M=3), variant="w4a8").kernel == "moe_grouped"
+    exact = plan_of(case.with_(format="mxfp4", asymmetric=False), variant="w4a8")
+    assert exact.kernel == "moe_tile"
+    assert exact.fallback == "moe_tile_w4a8: format mxfp4 is not int4"
 
 
 def test_disabled_kernels():
