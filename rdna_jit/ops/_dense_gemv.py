@@ -134,17 +134,18 @@ class GemvChoice:
 
 def choose(call: GemvCall) -> GemvChoice:
     """Template values, workgroups and reasons for a call with M >= 1 and N >= 1."""
-    tile = next((t for t in ROW_TILES if t >= call.M), ROW_TILES[-1])
+    most = largest_tile(call)
+    tile = min(next((t for t in ROW_TILES if t >= call.M), most), most)
     tiles = -(-call.M // tile)
     side_by_side = tiles if tiles <= _MOST_TILES else 1
     unit, unit_reason = _unit(call)
     lanes = _LANES if call.w_stride * BITS[call.format] < 1 << 32 else 32
     rows, rows_reason = rows_per_lane(call.N, lanes)
-    # A load of mxfp4 holds 32 weights; scales of x per group want scalar registers.
+    # A load of mxfp4 holds 32 weights; scales of x per group take scalar registers.
     unroll = (2 if rows == 4 else 4) // (2 if call.format == "mxfp4" or call.x_scale_groups else 1)
     groups = -(-call.N // (rows * 32 // lanes))
     # Fewer loads in flight want more waves.
-    streams = groups * rows * 2 // (3 if call.format == "mxfp4" else 2)
+    streams = max(1, groups * rows * 2 // (3 if call.format == "mxfp4" else 2))
     steps = call.K // (unroll * lanes * unit)
     waves = waves_per_workgroup(steps, streams)
     values: dict[str, Value] = {
@@ -186,10 +187,15 @@ def choose(call: GemvCall) -> GemvChoice:
     return GemvChoice(values, grid, (*tile_reasons, rows_reason, unit_reason))
 
 
+def largest_tile(call: GemvCall) -> int:
+    """Rows of x per workgroup at most: the addresses of 16 rows' scales would spill."""
+    return 8 if call.x_scale_groups else ROW_TILES[-1]
+
+
 def decode_cost(call: GemvCall) -> float:
-    """Vector instructions per weight of a call with more than 16 rows, run 16 at a time: dots, the
-    decoding of w and (a quarter, for four rows of w) of x, and scales once per unit."""
-    tile = ROW_TILES[-1]
+    """Vector instructions per weight of a call that takes several tiles: dots, the decoding of w
+    and (a quarter, for four rows of w) of x, and scales once per unit."""
+    tile = largest_tile(call)
     x = 1.5 * _DECODE[call.x_format] / 4  # with NaN kept
     scales = 1 / _unit(call)[0] if call.group else 0.0
     per_tile = tile * (0.5 + x + scales) + _DECODE[call.format] + 0.5

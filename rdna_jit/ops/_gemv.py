@@ -19,12 +19,13 @@ from rdna_jit.ops._contract import (
     reject,
     row_stride,
 )
-from rdna_jit.ops._dense_gemv import MOST_ROWS, ROW_TILES, GemvCall, choose, decode_cost
+from rdna_jit.ops._dense_gemv import MOST_ROWS, GemvCall, choose, decode_cost, largest_tile
 from rdna_jit.ops._op import public_op
 from rdna_jit.ops._switches import prefer
 
 Tensor = torch.Tensor
 _HALF = torch.float16
+_MOST_DECODED = 16  # rows of x that the tile is not tried for
 _SCRATCH_ROWS = 8192  # of the dequantised shadow at a time
 
 
@@ -178,14 +179,13 @@ def _choose_kernel(op: str, call: GemvCall) -> tuple[str, tuple[Candidate, ...]]
     able = (decode,) if refusal else (decode, tile)
     chosen = decode
     candidates: tuple[Candidate, ...] = ()
-    most = ROW_TILES[-1]
-    if most < call.M:
+    if call.M > _MOST_DECODED:
         costs = decode_cost(call), _dense_tile.tile_cost(call.M, call.K, call.group or call.K)
         taken = not refusal and costs[1] < costs[0]
         chosen = tile if taken else decode
         of = f"vector instructions per weight for {call.M} rows"
         candidates = (
-            Candidate(decode, not taken, f"{costs[0]:.4g} {of}, {most} at a time"),
+            Candidate(decode, not taken, f"{costs[0]:.4g} {of}, {largest_tile(call)} at a time"),
             Candidate(tile, taken, refusal or f"{costs[1]:.4g} {of}"),
         )
     chosen, switched = prefer(op, chosen, able)
