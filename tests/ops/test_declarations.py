@@ -43,6 +43,8 @@ def linear_plans() -> Iterator[Plan]:
     wide = (half(17, 4 * K), words(K // 2, N), None, half(4 * K // G, N))
     yield linear.gptq_gemm.plan(*wide, zero_offset=0, shuffled=False)  # K is split
     yield linear.w4a8_gemm.plan(*operands, zero_offset=1, shuffled=True)
+    awq = words(K, N // 8), words(K // G, N // 8), half(K // G, N)
+    yield linear.awq_gemm.plan(half(2, K), *awq)
     yield linear.gemv_f16.plan(half(2, K), half(N, K))
     yield linear.gemv_i8.plan(half(2, K), torch.zeros(N, K, dtype=torch.int8), half(N))
     fp8 = torch.zeros(N, K, dtype=torch.float8_e4m3fn)
