@@ -108,7 +108,7 @@ LEFT_OUT = """KERNEL(64) k(u32* out, u32 n) {{
   {before} if (lane < n) {{ {inside} }} {otherwise} {after} }}"""
 SINS = {
     "both sides": dict(inside="s[t] *= 3; barrier(); out[t] = s[t ^ 32];",
-                       otherwise="else { s[t] += 7; barrier(); out[t] = s[t ^ 32]; }", after=""),
+                       otherwise="else { s[t] += 7; barrier(); s[t] += 1; }", after="out[t] += 1;"),
     "one side": dict(inside="barrier();", otherwise="", after="out[t] = s[t ^ 32];"),
     "a loop": dict(inside="for (u32 i = 0; i < lane; i++) { barrier(); s[t] += i; }",
                    otherwise="", after="out[t] = s[t ^ 32];"),
