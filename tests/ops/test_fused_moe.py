@@ -91,6 +91,39 @@ def test_retained_outputs_are_not_written_again():
     assert torch.equal(first, kept)
 
 
+def in_wider_rows(tensor: torch.Tensor, first: int) -> torch.Tensor:
+    """The same values as a slice of longer rows."""
+    room = torch.full((len(tensor), tensor.shape[1] + 24), 7.0, dtype=tensor.dtype)
+    view = room[:, first : first + tensor.shape[1]]
+    return view.copy_(tensor)
+
+
+@pytest.mark.parametrize("variant", ["decode", "tiled"])
+@pytest.mark.parametrize("first", [8, 1], ids=["strided", "misaligned"])
+def test_views(first, variant):
+    given = {**operands(FULL), "variant": variant}
+    for name in ("hidden_states", "residual"):
+        given[name] = in_wider_rows(given[name], first)
+    out = in_wider_rows(poisoned(3, 256), first)
+    assert fused_moe(**given, out=out) is out
+    assert_close(out, FULL)
+    around = torch.as_strided(out, (3, 280), (280, 1), out.storage_offset() - first)
+    assert (around[:, :first] == 7).all() and (around[:, first + 256 :] == 7).all()
+
+
+def test_router_weight_on_input_of_tiles():
+    case = FULL.with_(shape=Shape(T=1), with_residual=False, asymmetric=False)
+    weights = case.tensors["topk_weights"]
+    on_input = {**operands(case), "apply_router_weight_on_input": True}
+    tiled, decode = (fused_moe(**on_input, variant=variant) for variant in ("tiled", "decode"))
+    x = (case.tensors["hidden_states"].double() * weights.double()).numpy()
+    ones, ids = np.ones(weights.shape), case.tensors["topk_ids"].numpy()
+    dense = (w.double().numpy() for w in on_input["weights"].dequantize(torch.float64))
+    expected = moe_reference(x, *dense, ones, ids, case.tensors["expert_map"].numpy())
+    assert errors(tiled, expected)[0] <= REL_L2  # x is not rounded
+    assert errors(decode, expected)[0] <= 2 * REL_L2  # x is
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 def test_router_weight_on_input(dtype):
     case = FULL.with_(shape=Shape(T=1), weight_dtype=dtype)
@@ -182,6 +215,10 @@ def test_registered_with_torch():
     out = poisoned(3, 256)
     op.out(**given, **parts, out=out)
     assert torch.equal(out, y)
+    every = {**given, **parts}
+    first = ("hidden_states", *PARTS[:4], "topk_weights", "topk_ids")
+    rest = {name: value for name, value in every.items() if name not in first}
+    torch.library.opcheck(op.default, tuple(every[name] for name in first), rest)
 
 
 def shared_of(case: Case, gated: bool) -> tuple[SharedExpert, np.ndarray]:
