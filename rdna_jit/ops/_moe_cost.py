@@ -17,7 +17,7 @@ LAUNCH_US = 2.81
 DECODE_TOKENS = 16  # of a pair of launches
 DECODE_PASS = 4  # tokens of an expert that share a decoded weight
 TILE_STEP = 8  # rows of a block whose dots are skipped together
-TILE_STEP_US = 0.2  # a workgroup's step of 32 along K, when it waits for memory
+TILE_STEP_US = 0.38  # a workgroup's step of 32 along K, when it waits for memory
 # Lane instructions per weight, counted on the emulator (gfx1030): decode kernels per pass and per
 # token; tiles per block, and per 8 rows of it.
 _DECODE = {
