@@ -7,8 +7,9 @@ live weight was requested (ids and arguments counted in, about 1 %), bytes touch
 for a card over the time that the operands need from memory (floor), and the error against float64.
 Counts are exact for the compiler at hand; times are a model's. Experts are capped at 16, which
 changes no count per live slot: flash-next is a quarter of the layer under four-way expert
-parallelism, a quarter of the slots live; of the other layers all slots are. `peer` is what the
-reference kernels of spec/peers' int4 measurements take for the same work.
+parallelism, a quarter of the slots live; of the other layers all slots are. `peer` is what the vLLM
+RDNA2 forks' int4 kernels take for the same work, both products of a layer, compiled by clang and
+counted alike.
 """
 
 from __future__ import annotations
@@ -199,7 +200,9 @@ def measure(
         others = live * size * 2 / _rows_per_lane(values)
         if values["GROUP_SIZE"] < (layer.H if name == "w1" else layer.I):
             per_load = int(values["SCALE_BYTES"]) + bool(values["HAS_ZEROS"])
-            others += distinct * size * bits / 128 * per_load
+            rows_of_part = values.get("ROWS", values.get("PAIRS"))
+            shared = int(rows_of_part) if values["SCALE_ROWS"] > 1 else 1  # type: ignore[call-overload]
+            others += distinct * size * bits / 128 * per_load / shared
         rows.append(Row(
             format, M, stage, live, distinct, profile.valu * 32 * 32 / (live * size),
             vgprs=resources.vgprs,

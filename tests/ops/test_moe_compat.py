@@ -11,6 +11,7 @@ from rdna_jit.ops.moe_compat import moe_modular_apply, moe_skinny_int4_decode
 from tests.ops.moe_cases import MAX_NORM, REL_L2, Case, Shape, errors, off_by, poisoned
 
 CASE = Case(M=2)
+slow = pytest.mark.slow
 
 
 def apply(
@@ -67,10 +68,14 @@ def kernel_of(made: Case, **options: object) -> str:
 @pytest.mark.parametrize("switches, M, kernel", [
     ({}, 2, "moe_int4_decode moe_any"),
     ({"moe_v2": True}, 2, "moe_int4_decode moe_grouped"),
-    ({"moe_v2": True}, 9, "fused_moe moe_grouped"),  # beyond the forks' 8 tokens
-    ({"moe_v2": True, "moe_skinny_max_m": 64}, 9, "moe_int4_decode moe_grouped"),
-    ({"moe_v2": True, "moe_skinny_max_m": 64}, 17, "fused_moe moe_grouped"),  # clamped to 16
     ({"moe_v2": True, "moe_skinny_max_m": 1}, 2, "fused_moe moe_grouped"),
+    pytest.param({"moe_v2": True}, 9, "fused_moe moe_grouped", marks=slow),  # the default is 8
+    pytest.param(
+        {"moe_v2": True, "moe_skinny_max_m": 64}, 9, "moe_int4_decode moe_grouped", marks=slow
+    ),
+    pytest.param(
+        {"moe_v2": True, "moe_skinny_max_m": 64}, 17, "fused_moe moe_grouped", marks=slow
+    ),  # clamped to 16
 ], ids=str)  # fmt: skip
 def test_switches(switches, M, kernel):
     with config.scope(**switches):
