@@ -62,11 +62,24 @@ def _plan_dense(
     *,
     out: Tensor | None = None,
 ) -> Plan:
-    op = "dense_gemm_int8"
+    return plan_shadow("dense_gemm_int8", MOST_ROWS["gemv_i8"], x, w, w_i8, scale, bias, out)
+
+
+def plan_shadow(
+    op: str,
+    most: int,
+    x: Tensor,
+    w: Tensor,
+    w_i8: Tensor,
+    scale: Tensor,
+    bias: Tensor | None,
+    out: Tensor | None = None,
+) -> Plan:
+    """The decode kernel on the shadow up to `most` rows, torch.matmul above."""
     _check_int8(op, x, w_i8, scale)
     if not isinstance(w, Tensor) or w.numel():
         check_tensor(op, "w", w, _HALF, tuple(w_i8.shape), x.device)
-    (M, K), N, most = x.shape, w_i8.shape[0], MOST_ROWS["gemv_i8"]
+    (M, K), N = x.shape, w_i8.shape[0]
     scales = _int8_scales(op, w_i8, scale)
     if most >= M and K % 8 == 0 and K:
         return plan_decode(op, x, w_i8, bias, out, format="i8", **scales)
@@ -309,8 +322,23 @@ def dense_gemm_int8(
     choice by M is made at run time, also under torch.compile. Small batches use the shadow's
     values and large ones those of `w`, where it is held. Raises ContractError naming the tensor.
     """
+    return launch_shadow(plan, x, w, w_i8, scale, bias, out)
+
+
+def launch_shadow(
+    plan: Plan,
+    x: Tensor,
+    w: Tensor,
+    w_i8: Tensor,
+    scale: Tensor,
+    bias: Tensor | None,
+    out: Tensor | None = None,
+) -> Tensor:
+    """Run a plan of plan_shadow, or one for `w` alone."""
     if out is not None:
-        check_no_overlap("dense_gemm_int8", out, {"w": w})
+        check_no_overlap(plan.op, out, {"w": w})
+    if plan.kernel == "gemv_f16":
+        return launch_decode(plan, x, w, None, bias, out)
     out = launch_decode(plan, x, w_i8, scale, bias, out, w_name="w_i8")
     if plan.kernel == "torch.matmul":
         _matmul(x, w, w_i8, scale, bias, out)
@@ -320,8 +348,9 @@ def dense_gemm_int8(
 def _matmul(
     x: Tensor, w: Tensor, w_i8: Tensor, scale: Tensor, bias: Tensor | None, out: Tensor
 ) -> None:
-    rows = max(w_i8.shape[0], 1) if w.numel() else _SCRATCH_ROWS
-    for begin in range(0, w_i8.shape[0], rows):
+    N = out.shape[1]
+    rows = max(N, 1) if w.numel() else _SCRATCH_ROWS
+    for begin in range(0, N, rows):
         part = slice(begin, begin + rows)
         weight = w if w.numel() else dequantize_i8(w_i8[part], scale[part])
         y = torch.nn.functional.linear(x, weight, None if bias is None else bias[part])
