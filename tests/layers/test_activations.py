@@ -25,7 +25,7 @@ def assert_near(y: torch.Tensor, x: torch.Tensor, weight: torch.Tensor) -> None:
     assert bool((excess <= 0).all()), f"worst excess {excess.max():.3g}"
 
 
-@pytest.mark.parametrize("symmetric", (False, True))
+@pytest.mark.parametrize("symmetric", (False, pytest.param(True, marks=pytest.mark.slow)))
 def test_int4(symmetric):
     codes = Codes.random(N, K, G, symmetric=symmetric)
     given = codes.gptq(zeros=not symmetric)
@@ -54,7 +54,7 @@ def test_act_order_keeps_fp16_activations():
 
 
 @pytest.mark.parametrize("static", (False, True))
-@pytest.mark.parametrize("rows", (1, 3, 40))
+@pytest.mark.parametrize("rows", (1, pytest.param(40, marks=pytest.mark.slow)))
 def test_fp8(static, rows):
     bits, value = fp8_bytes("e4m3", N, K)
     scale = 0.001 * (1 + torch.rand(N, generator=generator(3)))

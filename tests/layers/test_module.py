@@ -15,6 +15,7 @@ from tests.layers.packing import activations, generator
 N, K = 24, 128
 WEIGHT = torch.randn(N, K, generator=generator(0))
 BIAS = torch.randn(N, generator=generator(1)).half()
+SLOW = pytest.mark.slow
 FORMATS = ("gptq", "awq", "int8", "fp8", "mxfp4", "f16")
 
 
@@ -22,7 +23,10 @@ def made(format: str, **options) -> QuantizedLinear:
     return QuantizedLinear.quantize(WEIGHT, format, bias=BIAS, **options)
 
 
-@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize(
+    "format",
+    ("gptq", "int8", *(pytest.param(f, marks=SLOW) for f in ("awq", "fp8", "mxfp4", "f16"))),
+)
 def test_leading_dimensions_come_back(format):
     layer, x = made(format), activations(2, 3, K)
     y = layer(x)
@@ -105,7 +109,9 @@ def test_bad_activations():
         assert layer(activations(2, K).requires_grad_()).shape == (2, N)
 
 
-@pytest.mark.parametrize("format, kernel", (("gptq", "w4a16_decode"), ("int8", "gemv_i8")))
+@pytest.mark.parametrize(
+    "format, kernel", (("gptq", "w4a16_decode"), pytest.param("int8", "gemv_i8", marks=SLOW))
+)
 def test_a_graph_traced_for_many_rows_decodes_one_row(format, kernel):
     layer = made(format)
     compiled = torch.compile(layer, backend="aot_eager", fullgraph=True, dynamic=True)
