@@ -20,6 +20,7 @@ from rdna_jit.ops import linear, moe
 
 ROWS = (1, 4, 8, 16)
 LAYER_ROWS = (2, 40)
+MANY_ROWS = 40  # for ops that go on above the decode kernels' limits
 MOST_COLUMNS = 2048
 MOST_EXPERTS = 16
 
@@ -72,35 +73,57 @@ def _words(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
 
 
 def linear_rows(model: Model, on: torch.device) -> Iterator[Case]:
-    """`gemv_f16` and `gemv_i8` on the model's fp16 and int8 layers."""
+    """The ops on weights along K, on the model's fp16, int8 and fp8 layers."""
     seen: set[tuple[int, int, str]] = set()
     for tp in sorted(model.dense, reverse=True):
         for layer in model.dense[tp]:
             N, K = min(layer.N, MOST_COLUMNS), layer.K
-            if layer.format in ("fp16", "int8") and (N, K, layer.format) not in seen:
+            if layer.format in ("fp16", "int8", "fp8") and (N, K, layer.format) not in seen:
                 seen.add((N, K, layer.format))
-                yield from _rows_layer(layer, N, K, on)
+                generator = torch.Generator().manual_seed(N * 31 + K)
+                x = torch.randn(max(ROWS), K, generator=generator).half().to(on)
+                w = (0.05 * torch.randn(N, K, generator=generator)).half().to(on)
+                for op, call, exact_x, exact_w in _rows_ops(layer.format, x, w):
+                    for rows in ROWS:
+                        size = f"{layer.name} M={rows} N={N} K={K}"
+                        truth = partial(_rows_truth, exact_x, exact_w, rows)
+                        yield Case(op, size, partial(call, rows), truth)
 
 
-def _rows_layer(layer: Layer, N: int, K: int, on: torch.device) -> Iterator[Case]:
-    generator = torch.Generator().manual_seed(N * 31 + K)
-    x = torch.randn(max(ROWS), K, generator=generator).half().to(on)
-    w = (0.05 * torch.randn(N, K, generator=generator)).half().to(on)
-    codes, scale = formats.make_int8_shadow(w)
-    int8 = layer.format == "int8"
+def _rows_truth(x: Tensor, w: Tensor, rows: int) -> Tensor:
+    return reference.linear(x[:rows].cpu(), w.cpu().T)
 
-    def gemv(rows: int) -> Tensor:
-        return linear.gemv_i8(x[:rows], codes, scale) if int8 else linear.gemv_f16(x[:rows], w)
 
-    def truth(rows: int) -> Tensor:
-        exact = formats.dequantize_i8(codes, scale, dtype=torch.float64) if int8 else w
-        return reference.linear(x[:rows].cpu(), exact.cpu().T)
+def _rows_ops(
+    format: str, x: Tensor, w: Tensor
+) -> Iterator[tuple[str, Callable[[int], Tensor], Tensor, Tensor]]:
+    """Name, call on some rows of x, and what x and w exactly are, of each op for a format."""
+    wide = torch.float64
+    if format == "fp16":
+        yield "gemv_f16", lambda rows: linear.gemv_f16(x[:rows], w), x, w
+    if format == "int8":
+        codes, scale = formats.make_int8_shadow(w)
+        exact = formats.dequantize_i8(codes, scale, dtype=wide)
+        yield "gemv_i8", lambda rows: linear.gemv_i8(x[:rows], codes, scale), x, exact
+    if format != "fp8":
+        return
+    block = (128, 128)
+    codes, scale = formats.quantize_fp8(w, "e4m3", block)
+    exact = formats.dequantize_fp8(codes, scale, block, dtype=wide)
+    x_codes, x_scale = formats.quantize_fp8(x, "e4m3", (1, block[1]))
+    exact_x = formats.dequantize_fp8(x_codes, x_scale, (1, block[1]), dtype=wide)
 
-    for rows in ROWS:
-        size = f"{layer.name} M={rows} N={N} K={K}"
-        yield Case(
-            "gemv_i8" if int8 else "gemv_f16", size, partial(gemv, rows), partial(truth, rows)
-        )
+    def w8a16(rows: int) -> Tensor:
+        return linear.fp8_w8a16_gemm(x[:rows], codes, scale, block=block)
+
+    def w8a8(rows: int) -> Tensor:
+        return linear.fp8_w8a8_gemm(x_codes[:rows], x_scale[:rows], codes, scale, block=block)
+
+    yield "fp8_w8a16_gemm", w8a16, x, exact
+    yield "fp8_w8a8_gemm", w8a8, exact_x, exact
+    e2m1, e8m0 = formats.quantize_mxfp4(w)
+    exact_e2m1 = formats.dequantize_mxfp4(e2m1, e8m0, wide)
+    yield "mxfp4_gemm", lambda rows: linear.mxfp4_gemm(x[:rows], e2m1, e8m0), x, exact_e2m1
 
 
 def moe_decode(model: Model, on: torch.device) -> Iterator[Case]:

@@ -48,9 +48,9 @@ def _plan_i8(
     out: Tensor | None = None,
 ) -> Plan:
     op = "gemv_i8"
-    _check_int8(op, x, w_i8, scale)
+    check_int8(op, x, w_i8, scale)
     _check_most(op, x, "dense_gemm_int8")
-    return plan_decode(op, x, w_i8, bias, out, format="i8", **_int8_scales(op, w_i8, scale))
+    return plan_decode(op, x, w_i8, bias, out, format="i8", **int8_scales(op, w_i8, scale))
 
 
 def _plan_dense(
@@ -76,11 +76,11 @@ def plan_shadow(
     out: Tensor | None = None,
 ) -> Plan:
     """The decode kernel on the shadow up to `most` rows, torch.matmul above."""
-    _check_int8(op, x, w_i8, scale)
+    check_int8(op, x, w_i8, scale)
     if not isinstance(w, Tensor) or w.numel():
         check_tensor(op, "w", w, _HALF, tuple(w_i8.shape), x.device)
     (M, K), N = x.shape, w_i8.shape[0]
-    scales = _int8_scales(op, w_i8, scale)
+    scales = int8_scales(op, w_i8, scale)
     if most >= M and K % 8 == 0 and K:
         return plan_decode(op, x, w_i8, bias, out, format="i8", **scales)
     check_results(op, M, N, x, bias, out)
@@ -96,7 +96,7 @@ def plan_shadow(
     return Plan(op, "torch.matmul", candidates=candidates, shape=shape, extra=(M, N))
 
 
-def _check_int8(op: str, x: Tensor, w_i8: Tensor, scale: Tensor) -> None:
+def check_int8(op: str, x: Tensor, w_i8: Tensor, scale: Tensor) -> None:
     check_tensor(op, "x", x, _HALF, (None, None))
     check_tensor(op, "w_i8", w_i8, torch.int8, (None, x.shape[1]), x.device)
     wide = isinstance(scale, Tensor) and scale.dtype == torch.float32
@@ -105,7 +105,7 @@ def _check_int8(op: str, x: Tensor, w_i8: Tensor, scale: Tensor) -> None:
     check_tensor(op, "scale", scale, torch.float32 if wide else _HALF, shape, x.device)
 
 
-def _int8_scales(op: str, w_i8: Tensor, scale: Tensor) -> dict[str, Any]:
+def int8_scales(op: str, w_i8: Tensor, scale: Tensor) -> dict[str, Any]:
     """GemvCall's description of scales `[N]` or `[N, K / G]`."""
     found = {"scale_bytes": scale.element_size()}
     if scale.dim() == 1:
