@@ -113,12 +113,17 @@ def check_matrix(
     if format in ("int4", "i8"):
         group = _group(op, name, K, -1 if group_size is None and format == "i8" else group_size)
     elif format == "mxfp4":
+        if group_size not in (None, -1, MX_GROUP):
+            reject(op, "group_size", f"{MX_GROUP} or None for mxfp4", group_size, "leave it out")
         group = _group(op, name, K, MX_GROUP)
-    if format in ("e4m3", "e5m2") and isinstance(scale, Tensor):
-        if block is not None:
-            scale_rows, group = _block(op, block)
-        elif scale.dim() == 1:
-            scale_rows = rows
+    elif group_size not in (None, -1):
+        reject(op, "group_size", f"None for format {format}", group_size, "leave it out")
+    if block is not None:
+        if format not in ("e4m3", "e5m2"):
+            reject(op, "block", f"None for format {format}", block, "leave it out")
+        scale_rows, group = _block(op, block)
+    elif format in ("e4m3", "e5m2") and isinstance(scale, Tensor) and scale.dim() == 1:
+        scale_rows = rows
     if format == "f16":
         if scale is not None:
             reject(op, f"{name}_scale", "None for format f16", "a tensor", "leave it out")
@@ -152,9 +157,8 @@ def _group(op: str, name: str, K: int, group_size: int | None) -> int:
         reject(op, "group_size", "a positive number, or -1 for one group per row", got)
     group = K if group_size == -1 else group_size
     if K % group:
-        what = "codes"
         reject(
-            op, "group_size", f"a divisor of the {K} {what} in a row of {name}", group_size,
+            op, "group_size", f"a divisor of the {K} codes in a row of {name}", group_size,
             "repeat the scales for a smaller group (formats.moe.split_groups)",
         )  # fmt: skip
     return group
