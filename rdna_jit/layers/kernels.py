@@ -179,9 +179,9 @@ class RDNA2W4A8LinearKernel(LinearKernel):
 
 
 class RDNA2W8A16Int8LinearKernel(LinearKernel):
-    """int8 codes `[N, K]` through dense_gemm_int8."""
+    """int8 codes `[N, K]` through int8_gemm."""
 
-    op = "dense_gemm_int8"
+    op = "int8_gemm"
     formats = ("i8",)
 
     @classmethod
@@ -197,8 +197,7 @@ class RDNA2W8A16Int8LinearKernel(LinearKernel):
     def call(cls, x: Tensor, form: Form, t: Tensors, bias: Tensor | None) -> Op:
         if form.act_order:
             x = x.index_select(1, t["perm"])
-        released = t["weight"].new_empty(0, dtype=torch.float16)
-        return linear.dense_gemm_int8, (x, released, t["weight"], t["weight_scale"], bias), {}
+        return linear.int8_gemm, (x, t["weight"], t["weight_scale"]), {"bias": bias}
 
 
 class RDNA2W8A16FP8LinearKernel(LinearKernel):
@@ -259,23 +258,20 @@ class RDNA2W4A16MXFP4LinearKernel(LinearKernel):
 
 
 class RDNA2FP16LinearKernel(LinearKernel):
-    """Plain fp16 `[N, K]` through gemv_f16."""
+    """Plain fp16 `[N, K]` through f16_gemm."""
 
-    op = "gemv_f16"
+    op = "f16_gemm"
     formats = ("f16",)
-    most_rows: ClassVar[int] = 32
 
     @classmethod
     def can_implement(cls, call: Call) -> tuple[bool, str]:
         if call.form.K % 8:
             return False, f"needs K a multiple of 8, the layer has {call.form.K}"
-        if call.rows > cls.most_rows:
-            return False, f"takes up to {cls.most_rows} rows, x has {call.rows}"
-        return True, f"{call.rows} rows"
+        return True, f"K = {call.form.K}"
 
     @classmethod
     def call(cls, x: Tensor, form: Form, t: Tensors, bias: Tensor | None) -> Op:
-        return linear.gemv_f16, (x, t["weight"], bias), {}
+        return linear.f16_gemm, (x, t["weight"]), {"bias": bias}
 
 
 class BLASFallbackLinearKernel(LinearKernel):

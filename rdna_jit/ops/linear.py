@@ -31,6 +31,7 @@ from rdna_jit.ops._fp8 import fp8_w8a8_gemm, fp8_w8a16_gemm
 from rdna_jit.ops._gemv import dense_gemm_int8, gemv_f16, gemv_i8
 from rdna_jit.ops._mxfp4 import mxfp4_gemm
 from rdna_jit.ops._op import public_op
+from rdna_jit.ops._row_gemm import f16_gemm, int8_gemm
 from rdna_jit.ops._switches import prefer
 from rdna_jit.ops._w4a8 import quantize_int8_grouped, w4a8_gemm
 from rdna_jit.spec import KernelSpec
@@ -38,11 +39,13 @@ from rdna_jit.spec import KernelSpec
 __all__ = [
     "awq_gemm",
     "dense_gemm_int8",
+    "f16_gemm",
     "fp8_w8a8_gemm",
     "fp8_w8a16_gemm",
     "gemv_f16",
     "gemv_i8",
     "gptq_gemm",
+    "int8_gemm",
     "mxfp4_gemm",
     "quantize_int8_grouped",
     "w4a8_gemm",

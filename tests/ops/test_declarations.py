@@ -47,6 +47,8 @@ def linear_plans() -> Iterator[Plan]:
     yield linear.awq_gemm.plan(half(2, K), *awq)
     yield linear.gemv_f16.plan(half(2, K), half(N, K))
     yield linear.gemv_i8.plan(half(2, K), torch.zeros(N, K, dtype=torch.int8), half(N))
+    yield linear.f16_gemm.plan(half(40, K), half(N, K))
+    yield linear.int8_gemm.plan(half(40, K), torch.zeros(N, K, dtype=torch.int8), half(N))
     fp8 = torch.zeros(N, K, dtype=torch.float8_e4m3fn)
     for rows in (2, 40):
         yield linear.fp8_w8a16_gemm.plan(half(rows, K), fp8, torch.ones(N))
