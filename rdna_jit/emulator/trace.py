@@ -7,6 +7,7 @@ memory. The waves of the workgroup take turns from barrier to barrier, as in a l
 from __future__ import annotations
 
 import ctypes
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 At = int | str
 _ENDED, _SUSPENDED = 0, 1
 _SHOWN_LANES = 8
+# Instructions whose registers hold halves and nothing else.
+_HALVES = re.compile(r"v_\w+(?<!f32)(?<!mixlo)(?<!mixhi)_f16(_e32|_e64|_sdwa|_dpp8?)?\b")
 _RUN_WAVE = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_void_p] * 3)
 _START_WAVE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, *[ctypes.c_int64] * 4)
 
@@ -102,7 +105,7 @@ class Stop:
             f"  workgroup {self.workgroup}, wave {self.wave}, hit {self.hit}; "
             f"exec {self.exec:08x}, vcc {self.vcc:08x}, scc {int(self.scc)}",
         ]
-        for kind, index, count in self.operands:
+        for kind, index, count in dict.fromkeys(self.operands):
             lines += [self._row(kind, n) for n in range(index, index + count)]
         return "\n".join(lines)
 
@@ -110,7 +113,11 @@ class Stop:
         values = self.v(index) if kind == "v" else self.sgprs[index : index + 1]
         shown = values[:_SHOWN_LANES]
         bits = " ".join(f"{x:08x}" for x in shown)
-        floats = " ".join(f"{x:.5g}" for x in shown.view(np.float32))
+        if _HALVES.match(self.instruction):
+            pairs = shown.view(np.float16).reshape(-1, 2)
+            floats = " ".join(f"{low:.4g}|{high:.4g}" for low, high in pairs)
+        else:
+            floats = " ".join(f"{x:.5g}" for x in shown.view(np.float32))
         more = " ..." if len(values) > len(shown) else ""
         return f"  {kind}{index:<4} {bits}{more}  ({floats}{more})"
 

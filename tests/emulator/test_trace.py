@@ -7,6 +7,8 @@ import pytest
 import torch
 
 from rdna_jit import ContractError, Kernel, MemoryFault, Template, emulator
+from rdna_jit.emulator.trace import trace
+from tests.emulator import harness
 
 SOURCE = """#include "common/wave.hip"
 KERNEL __launch_bounds__(64) void scan(const u32* in, u32* out, int rounds) {
@@ -129,3 +131,13 @@ def test_registers_that_do_not_exist(kernel):
     stop = kernel.trace(1, 64, *arguments(), at="v_xor")[0]
     with pytest.raises(ContractError, match="not v255"):
         stop.v(255)
+
+
+def test_registers_are_shown_once_and_halves_as_halves() -> None:
+    source = """KERNEL(32) k(u32* x) { u32 a = x[lane_x()];
+      asm volatile("v_pk_mul_f16 %0, %0, %0" : "+v"(a)); x[lane_x()] = a; }"""
+    p = harness.program(source)
+    kernarg, buffers = harness.pack(p, (np.full(32, 0x3C004200, np.uint32),))
+    [stop] = trace(p, (1, 1, 1), (32, 1, 1), kernarg, buffers, at="v_pk_mul")
+    shown = str(stop)
+    assert shown.count("3c004200") == 8 and shown.count("3|1") == 8
