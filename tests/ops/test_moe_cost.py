@@ -7,6 +7,7 @@ import math
 
 import pytest
 
+from benchmarks.moe_layer import Row, measure
 from rdna_jit.ops._moe_cost import LAUNCH_US, READ_GBS, Layer, decode_us, tiled_us, tokens_of_expert
 
 # Layers that people serve, on one rank.
@@ -69,3 +70,24 @@ def test_more_tokens_never_cost_less(layer):
         times = [cost(layer._replace(M=M)) for M in range(1, 80)]
         # Larger blocks decode weights less often: tiles may gain a little there.
         assert all(b >= 0.97 * a for a, b in itertools.pairwise(times))
+
+
+def assert_near(row: Row) -> None:
+    """The estimate, which does not know the routing, and the emulator's model, which does."""
+    assert row.decode_estimate == pytest.approx(row.decode_us, rel=0.15)
+    if row.M > 1:  # one token: tiles wait for memory, and longer for wider weights
+        assert row.tiled_estimate == pytest.approx(row.tiled_us, rel=0.15)
+    worse = {"moe_grouped": row.decode_us, "moe_tile": row.tiled_us}[row.chosen]
+    assert worse <= 1.1 * min(row.decode_us, row.tiled_us), row
+
+
+def test_the_estimate_is_near_the_model_of_the_kernels():
+    for row in measure("int4", (1, 20)):
+        assert_near(row)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("format", ["int4", "mxfp4", "i8", "e4m3", "e5m2", "f16"])
+def test_the_estimate_of_every_format(format):
+    for row in measure(format, (1, 4, 16, 20, 64)):
+        assert_near(row)
