@@ -1,4 +1,4 @@
-"""Counters of the MoE kernels on the emulator: python -m benchmarks.moe [--json] [--layer L] ...
+"""Counters of the MoE kernels on the emulator: python -m benchmarks.moe [--json] [--layers L ..] ..
 
 Per format, layer and number of tokens one line for each launch and one for the whole: vector
 instructions per 32 slot-weights (one weight of one live slot) over the whole kernel, registers and
@@ -85,6 +85,7 @@ class Row:
     bound_by: str = ""
     rel_l2: float | None = None
     max_norm: float | None = None
+    layer: str = ""
 
     @property
     def line(self) -> str:
@@ -276,13 +277,16 @@ def _errors(
     return float(error.norm() / want.norm()), float(error.max() / want.abs().max())
 
 
-def decode(options: argparse.Namespace, layer: Layer) -> Iterator[Row]:
-    """The rows of the decode kernels."""
+def decode(options: argparse.Namespace, name: str) -> Iterator[Row]:
+    """The rows of the decode kernels for one layer."""
+    sizes = {n: v for n in asdict(Layer()) if (v := getattr(options, n)) is not None}
+    layer = replace(LAYERS[name], **sizes)
     for format in options.formats:
         block = options.block if format in ("e4m3", "e5m2") else 0
         tensors = weights(layer, options.asymmetric, format, block=block)
         for M in options.tokens:
-            yield from measure(layer, tensors, M, options.card, format, block)
+            for row in measure(layer, tensors, M, options.card, format, block):
+                yield replace(row, layer=name)
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -291,18 +295,17 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--card", default="V620", choices=sorted(CARDS))
     parser.add_argument("--tokens", type=int, nargs="*", default=TOKENS, metavar="M")
     parser.add_argument("--formats", nargs="*", default=("int4",), choices=FORMATS)
-    parser.add_argument("--layer", default="flash-next", choices=LAYERS)
+    parser.add_argument("--layers", nargs="*", default=("flash-next",), choices=LAYERS)
     parser.add_argument("--asymmetric", action="store_true", help="int4 with zero points")
     parser.add_argument("--block", type=int, default=0, help="fp8 with a scale per square block")
     for name in asdict(Layer()):
-        parser.add_argument(f"--{name}", type=int, help="instead of the layer's")
+        parser.add_argument(f"--{name}", type=int, help="instead of the layers' own")
     options = parser.parse_args(arguments)
-    sizes = {n: v for n in asdict(Layer()) if (v := getattr(options, n)) is not None}
-    layer = replace(LAYERS[options.layer], **sizes)
-    if not options.json:
-        print(HEAD)
-    for row in decode(options, layer):
-        print(json.dumps(asdict(row)) if options.json else row.line, flush=True)
+    for name in options.layers:
+        if not options.json:
+            print(f"{name}\n{HEAD}")
+        for row in decode(options, name):
+            print(json.dumps(asdict(row)) if options.json else row.line, flush=True)
 
 
 if __name__ == "__main__":
