@@ -81,13 +81,6 @@ DEVICE void tile_dots(const u32x4* w, const u32x4* x, TileSums& chain) {
       }
     }
   }
-  // NOTE: pinned, or the compilers move the dots past a branch on whether a group begins, and the
-  // octets of the whole step stay in registers.
-#pragma unroll
-  for (int m = 0; m < LANE_ROWS; ++m) {
-#pragma unroll
-    for (int n = 0; n < LANE_COLUMNS; ++n) asm volatile("" : "+v"(chain[m][n]));
-  }
 }
 
 // The walk of one workgroup over a slice of K.
@@ -132,6 +125,8 @@ struct TileWalk {
     typename X::Piece part;
     weights.fetch(next, fresh, w);
     x.fetch(next, part);
+    // NOTE: the branch also keeps the dots ahead of those of put(). Moved behind, they hold 256
+    // registers and spill.
     if (!idle) {
       tile_dots<START>(image.w[buffer] + tile_line(0, lane_id()),
                        image.x[buffer] + wave_id() * (LANE_ROWS * TILE_LINE), chain);
