@@ -41,21 +41,21 @@ class InlineSite(NamedTuple):
 
 
 class InlineSites:
-    """The inlined calls of a code object; none when it says nothing about them."""
+    """The calls of inlined functions that stand outside of headers; none when a code object says
+    nothing about them."""
 
     def __init__(self, elf: Elf | None) -> None:
         try:
-            found = _units(elf) if elf is not None else ()
-            self.sites = sorted(found, key=lambda site: -site.depth)
+            found = list(_units(elf)) if elf is not None else []
         except (ValueError, LookupError, ArithmeticError, struct.error):
-            self.sites = []
+            found = []
+        written = (site for site in found if not site.call.file.startswith("/"))
+        self.sites = sorted(written, key=lambda site: -site.depth)
 
-    def calls(self, address: int) -> Iterator[SourceLine]:
-        """The calls around an address, innermost first."""
-        return (site.call for site in self.sites if site.first <= address < site.end)
-
-
-Attributes = dict[int, int]
+    def caller(self, address: int) -> SourceLine | None:
+        """The innermost call around an address."""
+        around = (site.call for site in self.sites if site.first <= address < site.end)
+        return next(around, None)
 
 
 @dataclass

@@ -65,18 +65,21 @@ class LineTable:
         """Source line of the instruction at `address`, None when unknown."""
         index = bisect_right(self._starts, address) - 1
         place = self.rows[index][1] if index >= 0 else None
-        return place if place is None else self._written(address, index) or place
+        if place is None or not place.file.startswith("/"):
+            return place
+        return self._inlined.caller(address) or self._written[index] or place
 
-    def _written(self, address: int, index: int) -> SourceLine | None:
-        """The innermost place around an address that is no header's, or that of the row before."""
-        for row in range(index, -1, -1):
-            start, place = self.rows[row]
-            calls = self._inlined.calls(address) if place and place.file.startswith("/") else ()
-            for found in (place, *calls):
-                if found is None or not found.file.startswith("/"):
-                    return found
-            address = start - 1
-        return None
+    @cached_property
+    def _written(self) -> list[SourceLine | None]:
+        """For every row, the last place up to it that is no header's."""
+        last, places = None, []
+        for start, place in self.rows:
+            if place is None or not place.file.startswith("/"):
+                last = place
+            else:
+                last = self._inlined.caller(start) or last
+            places.append(last)
+        return places
 
     @cached_property
     def _inlined(self) -> InlineSites:
