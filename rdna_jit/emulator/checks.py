@@ -17,9 +17,9 @@ DEFAULT_STEPS = 1 << 34
 
 class Checks(NamedTuple):
     """`races`: two waves touch the same LDS bytes between barriers, or two workgroups write the
-    same global bytes; barriers that only some waves reach, or only some lanes of a wave while others
-    go on later. `uninitialised`: reads of LDS and of output buffers that nobody wrote. `steps`:
-    instructions that one wave may execute.
+    same global bytes; barriers that only some waves reach, or only some lanes of a wave while the
+    others go on later. `uninitialised`: reads of LDS and of output buffers that nobody wrote.
+    `steps`: instructions that one wave may execute.
 
     `misaligned`: accesses that the aligned mode of the hardware does not serve. A card under HIP
     runs in its unaligned mode, which does, at some cost. Halves need addresses that are multiples
