@@ -38,6 +38,7 @@ bench: $(VENV)/.dev
 	$(PY) -m benchmarks.gemv
 	$(PY) -m benchmarks.prefill --rows 64 --shape 2560 1536
 	$(PY) -m benchmarks.moe
+	$(PY) -m benchmarks.moe_tiled
 	$(PY) -m benchmarks.moe_layer --format int4 --tokens 1 16 20
 	$(PY) -m benchmarks.cache
 

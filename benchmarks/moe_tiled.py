@@ -23,9 +23,13 @@ from rdna_jit.formats import MoEWeights
 from rdna_jit.ops.moe_tiled import moe_tiled
 
 TOKENS = (64, 256, 2048)
-FORMATS = ("int4", "i8", "e4m3", "mxfp4", "f16")
+FORMATS = ("int4", "w4a8", "i8", "e4m3", "mxfp4", "f16")
 PEER = 2.1  # vector instructions per useful multiplication of the forks' block kernels
-STAGES = ("align", "gate_up", "down", "combine")
+STAGES = {
+    "moe_align": "align", "moe_tile_gate_up": "gate_up", "moe_tile_down": "down",
+    "moe_combine": "combine", "quantize_int8": "round x", "moe_w4a8_gate_up": "gate_up",
+    "moe_w4a8_down": "down",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -114,12 +118,16 @@ def weights(layer: Layer, format: str) -> MoEWeights:
 
 
 def measure(layer: Layer, format: str, M: int, card: str, name: str = "") -> list[Row]:
-    """Profile the launches of one call and compare the result with float64."""
-    experts, routed = weights(layer, format), routing(layer, M)
+    """Profile the launches of one call and compare the result with float64. "w4a8": int4 weights,
+    activations rounded to int8."""
+    w4a8 = format == "w4a8"
+    stored = "int4" if w4a8 else format
+    experts, routed = weights(layer, stored), routing(layer, M)
     x = torch.randn(M, layer.H, generator=torch.Generator().manual_seed(2)).half()
     call = {
-        "hidden_states": x, **experts.tensors, **routed, "format": format,
+        "hidden_states": x, **experts.tensors, **routed, "format": stored,
         "group_size": experts.group_size, "block": experts.block,
+        "variant": "w4a8" if w4a8 else "auto",
     }  # fmt: skip
     local = routed["expert_map"][routed["topk_ids"].long()]
     slots = int((local >= 0).sum())
@@ -130,7 +138,8 @@ def measure(layer: Layer, format: str, M: int, card: str, name: str = "") -> lis
     rows = []
     per_slot = {"gate_up": 2 * layer.I * layer.H, "down": layer.I * layer.H}
     padded = 0
-    for launch, stage, profile in zip(plan.launches, STAGES, profiles, strict=True):
+    for launch, profile in zip(plan.launches, profiles, strict=True):
+        stage = STAGES[launch.kernel.name]
         resources = launch.kernel.resources
         row = Row(
             name, format, M, stage, slots, profile.valu,
@@ -143,7 +152,8 @@ def measure(layer: Layer, format: str, M: int, card: str, name: str = "") -> lis
             bound_by=profile.bound_by,
         )  # fmt: skip
         if stage in per_slot:
-            multiplied = profile.dot * 64  # a dot is two multiplications in 32 lanes
+            # A dot is two multiplications in 32 lanes, or four.
+            multiplied = profile.dot * (128 if w4a8 else 64)
             padded += multiplied
             _rates(row, multiplied, slots * per_slot[stage])
         rows.append(row)

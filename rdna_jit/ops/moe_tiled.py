@@ -120,8 +120,10 @@ def _plan(
             got = f"{workspace.shape[0]} at {workspace.data_ptr():#x}"
             reject(_OP, "workspace", f"{run.nbytes} bytes, 16-byte aligned", got,
                    "moe_tiled.workspace_bytes tells how many")  # fmt: skip
-    launches = [*run.quantize.values()]
-    launches += [la for c in chunks for la in (c.align, c.gate_up, c.down, c.combine)]
+    launches = []
+    for c in chunks:
+        rounds = [run.quantize[c.last - c.first]] if w4a8 else []
+        launches += [c.align, *rounds, c.gate_up, c.down, c.combine]
     notes = [f"blocks of {chunks[0].gate_up.block // 4} slots, {run.nbytes} bytes of workspace"]  # type: ignore[operator]
     if len(chunks) > 1:
         notes.append(f"{M} tokens run in {len(chunks)} chunks of at most {chunks[0].last}")

@@ -120,17 +120,18 @@ CORNERS = [
 def resources(format: str, scales: str, options: dict, arch: str, rows: str, tmp_path) -> None:
     shape = Shape(H=2560, I=640, G=128, T=10, E=1, E_g=1)
     case = Case(
-        M=1, shape=shape, format=format, scales=scales, with_map=False, limit=7.0, **options
-    )
-    plan = moe_tiled.plan(**{**case.call, "block": (128, 128) if scales == "block" else None},
-                          variant=rows)  # fmt: skip
+        M=1, shape=shape, format=format, scales=scales, block=(128, 128), with_map=False,
+        limit=7.0, **options,
+    )  # fmt: skip
+    plan = moe_tiled.plan(**case.call, variant=rows)
     for launch, spec in zip(plan.launches[1:], (GATE_UP, DOWN, COMBINE), strict=True):
         kernel = spec.specialise(arch, **launch.kernel.values)
         other = compile_with_clang(kernel, tmp_path, arch).kernels[spec.entry]
         for info in (kernel.program().info, other):
             r = info.resources
             assert r.vgpr_spills == r.sgpr_spills == r.scratch_bytes == 0, (spec.name, r)
-            assert r.wavefront_size == 32 and r.vgprs <= 128, (spec.name, r.vgprs)
+            assert r.wavefront_size == 32, spec.name
+            assert r.vgprs <= (128 if arch == "gfx1030" else 144), (spec.name, r.vgprs)
 
 
 @pytest.mark.parametrize("format, scales, options", [
