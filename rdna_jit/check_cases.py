@@ -21,6 +21,8 @@ from rdna_jit.ops import linear, moe
 ROWS = (1, 4, 8, 16)
 LAYER_ROWS = (2, 40)
 MANY_ROWS = 40  # for ops that go on above the decode kernels' limits
+_MANY = (40,)
+_ANY_ROWS = ("f16_gemm", "int8_gemm")  # which go on above the decode kernels' limits
 MOST_COLUMNS = 2048
 MOST_EXPERTS = 16
 
@@ -81,10 +83,10 @@ def linear_rows(model: Model, on: torch.device) -> Iterator[Case]:
             if layer.format in ("fp16", "int8", "fp8") and (N, K, layer.format) not in seen:
                 seen.add((N, K, layer.format))
                 generator = torch.Generator().manual_seed(N * 31 + K)
-                x = torch.randn(max(ROWS), K, generator=generator).half().to(on)
+                x = torch.randn(max(_MANY), K, generator=generator).half().to(on)
                 w = (0.05 * torch.randn(N, K, generator=generator)).half().to(on)
                 for op, call, exact_x, exact_w in _rows_ops(layer.format, x, w):
-                    for rows in ROWS:
+                    for rows in _MANY if op in _ANY_ROWS else ROWS:
                         size = f"{layer.name} M={rows} N={N} K={K}"
                         truth = partial(_rows_truth, exact_x, exact_w, rows)
                         yield Case(op, size, partial(call, rows), truth)
@@ -101,10 +103,12 @@ def _rows_ops(
     wide = torch.float64
     if format == "fp16":
         yield "gemv_f16", lambda rows: linear.gemv_f16(x[:rows], w), x, w
+        yield "f16_gemm", lambda rows: linear.f16_gemm(x[:rows], w), x, w
     if format == "int8":
         codes, scale = formats.make_int8_shadow(w)
         exact = formats.dequantize_i8(codes, scale, dtype=wide)
         yield "gemv_i8", lambda rows: linear.gemv_i8(x[:rows], codes, scale), x, exact
+        yield "int8_gemm", lambda rows: linear.int8_gemm(x[:rows], codes, scale), x, exact
     if format != "fp8":
         return
     block = (128, 128)

@@ -39,8 +39,6 @@ FORMATS: dict[str, dict[str, dict[str, Any]]] = {
     "mxfp4": {"mxfp4": {"format": "mxfp4"}},
     "f16": {"f16": {"format": "f16"}},
 }
-# Formats that have kernels for few rows of x only: one sentence at a time.
-_ONE_BY_ONE = ("int8", "f16")
 # Rounding activations to fp16 is all that separates our layers from torch on the same weights.
 LEAST_COSINE = 0.9999
 
@@ -133,10 +131,7 @@ def _quantised(
             layer = QuantizedLinear.quantize(weight, bias=bias, **how)
             dequantised[name] = layer.dequantize(torch.float32)
             layers[name] = _counted(layer, kernels, bar)
-        encoder = minilm.Encoder(checkpoint, layers, torch.float16)
-        batches = [[ids] for ids in tokens] if how["format"] in _ONE_BY_ONE else [tokens]
-        bar.total *= len(batches)
-        ours = torch.cat([encoder(batch) for batch in batches])
+        ours = minilm.Encoder(checkpoint, layers, torch.float16)(tokens)
     torch_layers = minilm.torch_linears(checkpoint, dequantised)
     same_weights = minilm.Encoder(checkpoint, torch_layers, torch.float32)(tokens)
     return Result(

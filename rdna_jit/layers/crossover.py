@@ -18,7 +18,7 @@ from typing import Any, Final
 from rdna_jit.config import config
 from rdna_jit.errors import ContractError
 from rdna_jit.layers.form import ALIASES, Form
-from rdna_jit.ops._dense_tile import COLUMNS, tile_cost
+from rdna_jit.ops._dense_tile import COLUMNS, PLAIN, tile_cost
 
 _log = logging.getLogger("rdna_jit")
 
@@ -180,7 +180,9 @@ def modelled_us(form: Form, rows: int) -> tuple[float, float]:
     v620 = card("V620")
     weights, columns = form.N * form.K, -(-form.N // COLUMNS) * COLUMNS
     packed = PACKED_BYTES.get(form.format, 1.0) * weights
-    instructions = tile_cost(rows, form.K, form.group_size or form.K) * columns * form.K / 32
+    decode = PLAIN if form.format == "f16" else 2.0
+    per_weight = tile_cost(rows, form.K, form.group_size or form.K, decode)
+    instructions = per_weight * columns * form.K / 32
     issue = instructions / (v620.simds * v620.clock_ghz * 1e3 * ISSUE_DOT2)
     ours = max(issue, packed / v620.read_gbs / 1e3)
     padded = -(-rows // BLAS_ROW_TILE) * BLAS_ROW_TILE

@@ -140,13 +140,15 @@ class Split:
     clocks: float = 0.0
 
 
-def tile_cost(M: int, K: int, group: int) -> float:
+def tile_cost(M: int, K: int, group: int, decode: float = 2.0) -> float:
     """Vector instructions per weight for M rows: dots and scales for each eight rows begun, and
-    about 2 to decode a weight and write it to LDS, once per tile."""
+    `decode`, about 2 (fp16: PLAIN), to decode a weight and write it to LDS, once per tile."""
     scales = 1 / group if group < K else 0.0
     rows = next((rows for rows in ROW_TILES if rows >= M), ROW_TILES[-1])
-    return -(-M // 8) * 8 * (0.5 + scales) + 2 * -(-M // rows)
+    return -(-M // 8) * 8 * (0.5 + scales) + decode * -(-M // rows)
 
+
+PLAIN = 0.35  # of tile_cost, for weights that need no decoding
 
 # The largest chip, and what a workgroup needs per step of 32 K: clocks of a processor's four vector
 # units, per row and to decode the weights, and per row of one of its two LDS.

@@ -193,7 +193,10 @@ def _choose_kernel(op: str, call: GemvCall) -> tuple[str, tuple[Candidate, ...]]
     chosen = decode
     candidates: tuple[Candidate, ...] = ()
     if call.M > _MOST_DECODED:
-        costs = decode_cost(call), _dense_tile.tile_cost(call.M, call.K, call.group or call.K)
+        group, decode_weight = call.group or call.K, 2.0
+        if call.format == "f16":
+            decode_weight = _dense_tile.PLAIN
+        costs = decode_cost(call), _dense_tile.tile_cost(call.M, call.K, group, decode_weight)
         taken = not refusal and costs[1] < costs[0]
         chosen = tile if taken else decode
         of = f"vector instructions per weight for {call.M} rows"
