@@ -20,6 +20,7 @@ from tests.ops.moe_cases import (
     poisoned,
     quantised,
 )
+from tests.ops.moe_oracle import decoded
 
 slow = pytest.mark.slow
 KINDS = [
@@ -246,6 +247,54 @@ def test_the_cases_have_every_finite_code(format):
         weights = torch.cat([weights & 15, weights >> 4])
     missing = {"e4m3": 2, "e5m2": 8}.get(format, 0)
     assert weights.unique().numel() == (16 if format in ("int4", "mxfp4") else 256) - missing
+
+
+# Codes of 0, 1 and 4, and what all scales are.
+UNITS = {
+    "int4": (8, 9, 12, 1.0), "i8": (0, 1, 4, 0.0625), "e4m3": (0, 0x38, 0x48, 1.0),
+    "e5m2": (0, 0x3C, 0x44, 2.0**-5), "mxfp4": (0, 2, 6, 127),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("variant", ["v2", pytest.param("v1", marks=slow)])
+@pytest.mark.parametrize("stage", [1, 2])
+@pytest.mark.parametrize("format, scales", [*FIRST[:4], ("int4", "group")])
+def test_every_code_in_every_place(format, scales, stage, variant):
+    """Expert e has code 64 e + n alone in a row, at a place that differs from row to row: result
+    64 e + n shows it and nothing else."""
+    zero, one, four, scale = UNITS[format]
+    nibbles = format in ("int4", "mxfp4")
+    made = case(format, scales)
+    E, I, H = 4, 64, 256  # noqa: E741
+    rows, experts = np.arange(H), np.arange(H) // I
+    codes = np.arange(H) % (16 if nibbles else 256)
+    values = decoded(codes.astype(np.uint8), format)
+    finite = np.abs(values) <= {"e4m3": 448, "e5m2": 57344}.get(format, 256)
+    codes[~finite] = zero
+    w1 = np.full((E, 2 * I, H), zero, np.uint8)
+    w2 = np.full((E, H, I), zero, np.uint8)
+    w1[:, :I, 3] = four
+    w1[experts, I + rows % I, (rows * 7 + 5) % H] = codes if stage == 1 else one
+    w2[experts, rows, rows % I] = one if stage == 1 else codes
+    stored = {}
+    for name, w in (("w1", w1), ("w2", w2)):
+        w = w[..., 0::2] | w[..., 1::2] << 4 if nibbles else w
+        stored[name] = torch.from_numpy(w).view(made.tensors[name].dtype)
+        stored[f"{name}_scale"] = torch.full_like(made.tensors[f"{name}_scale"], scale)
+    ids = (made.tensors["expert_map"] >= 0).nonzero().flatten().int().expand(2, E).contiguous()
+    y = moe_decode(**{
+        **made.call, **stored, "hidden_states": torch.ones(2, H).half(), "topk_ids": ids,
+        "topk_weights": torch.ones(2, E), "residual": torch.zeros(2, H).half(), "variant": variant,
+    })  # fmt: skip
+    factor = 1.0 if format == "mxfp4" else scale
+    gate = 4 * factor
+    a = gate / (1 + np.exp(-gate)) * factor * (values if stage == 1 else 1.0)
+    expected = a.astype(np.float16).astype(np.float64) if stage == 1 else np.float64(np.float16(a))
+    expected = expected * factor * (1.0 if stage == 1 else values)
+    expected[~finite] = 0
+    error = np.abs(y.double().numpy() - expected)
+    assert (error <= 2.0**-10 * np.abs(expected) + 2.0**-24).all()
+    assert len(np.unique(y[0, finite].float().numpy())) > 0.8 * len(np.unique(values[finite]))
 
 
 @pytest.mark.parametrize("format, name, value, message", [
