@@ -24,7 +24,7 @@ from rdna_jit.emulator.cards import CARDS
 from rdna_jit.emulator.model import ISSUE_DOT2
 from rdna_jit.formats import gptq_to_awq, gptq_unshuffle
 from rdna_jit.ops._dense_int4 import Int4Call
-from rdna_jit.ops._dense_tile import plan_int4, plan_rows
+from rdna_jit.ops._dense_tile import TileLaunch, plan_int4, plan_rows
 
 Tensor = torch.Tensor
 SHAPES = ((2560, 1536), (4096, 2560), (5120, 5120))  # N, K
@@ -138,6 +138,8 @@ def measure(form: str, N: int, K: int, M: int, card: str, columns: int | None = 
     operands = [(*case.operands, None, parts, M), (parts, None, out, M)]
     profiles, kernels = [], []
     for launch, args in zip(case.plan.launches, operands, strict=False):
+        if isinstance(launch, TileLaunch):
+            args = (*args, launch.slice)
         values = dict(launch.kernel.values) | {"N": columns}
         for stride in ("STRIDE", "OUT_STRIDE"):
             values |= {stride: columns} if stride in values else {}

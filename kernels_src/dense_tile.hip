@@ -3,7 +3,7 @@ constexpr int N = ${N};                    // output columns
 constexpr int K = ${K};                    // reduction length
 constexpr int GROUP = ${GROUP};            // codes along K that share a scale and a zero
 constexpr int ROWS = ${ROWS};              // rows of x per workgroup
-constexpr int SLICE = ${SLICE};            // steps of 32 K per workgroup; fewer than all: partial sums
+constexpr bool SPLIT = ${SPLIT};           // the grid splits K: `out` takes partial sums
 constexpr int ORDER = ${ORDER};            // of codes: 0 natural, 1 shuffled (common/int4.hip), 2 AWQ's
 constexpr int ZEROS = ${ZEROS};            // 0: all 8; 1: packed int32 [K/G, N/8]; 2: bytes [K/G, N]
 constexpr int ZERO_OFFSET = ${ZERO_OFFSET};  // added to packed zeros
@@ -21,8 +21,8 @@ constexpr int OUT_ALIGN = ${OUT_ALIGN};
 // y[m, n] = fp16(sum_g scale[g, n] * sum_{k in g} x[m, perm[k]] * (q[k, n] - z[g, n]) + bias[n])
 //
 // for many rows of x: q int4 in words [K/8, N], or as AWQ has them [K, N/8], on the tile engine
-// (common/tile.hip). Where the grid splits K, `out` is fp32 [splits, M, N rounded up to 4], and
-// split_combine.hip adds it up.
+// (common/tile.hip). Where the grid splits K, workgroups take `slice` steps of 32 each, `out` is fp32
+// [splits, M, N rounded up to 4], and split_combine.hip adds it up.
 #include "common/types.hip"
 #include "common/wave.hip"
 #include "common/memory.hip"
@@ -33,7 +33,6 @@ constexpr int OUT_ALIGN = ${OUT_ALIGN};
 #include "common/tile_store.hip"
 
 constexpr u32 STEPS = ceil_div(K, TILE_K);
-constexpr bool SPLIT = SLICE < STEPS;
 
 template <int ORDER>
 struct Words {
@@ -48,16 +47,17 @@ using Weights = Words<ORDER>::Loader;
 static_assert(ORDER != 2 || (ZEROS < 2 && ZERO_OFFSET == 0), "AWQ packs its zeros");
 
 template <class X>
-DEVICE void run(TileImage<ROWS>& image, Weights& weights, X x, u32 rows, TileSums& sums) {
-  const u32 step = SPLIT ? block_z() * SLICE : 0;
-  const u32 end = step + SLICE < STEPS ? step + SLICE : STEPS;
+DEVICE void run(TileImage<ROWS>& image, Weights& weights, X x, u32 rows, u32 slice,
+                TileSums& sums) {
+  const u32 step = SPLIT ? block_z() * slice : 0;
+  const u32 end = SPLIT && step + slice < STEPS ? step + slice : STEPS;
   tile_multiply(image, weights, x, rows, step, end, sums);
 }
 
 KERNEL __launch_bounds__(ROWS * 4) void dense_tile(
     const f16* __restrict x, const u32* __restrict qweight, const void* __restrict zeros,
     const f16* __restrict scales, const i32* __restrict perm, const f16* __restrict bias,
-    void* __restrict out, i32 m) {
+    void* __restrict out, i32 m, i32 slice) {
   __shared__ TileImage<ROWS> image;
   const u32 first_row = block_x() * ROWS, first_column = block_y() * TILE_COLUMNS;
   const u32 rows = m - first_row;
@@ -66,9 +66,9 @@ KERNEL __launch_bounds__(ROWS * 4) void dense_tile(
   Weights weights(qweight, zeros, scales, first_column);
   TileSums sums;
   if constexpr (HAS_PERM) {
-    run(image, weights, TileRowsOrdered<K, X_STRIDE>(x, thread_row, perm), rows, sums);
+    run(image, weights, TileRowsOrdered<K, X_STRIDE>(x, thread_row, perm), rows, slice, sums);
   } else {
-    run(image, weights, TileRows<K, X_STRIDE, X_ALIGN>(x, thread_row), rows, sums);
+    run(image, weights, TileRows<K, X_STRIDE, X_ALIGN>(x, thread_row), rows, slice, sums);
   }
   const u32 column = first_column + Weights::column_of_lane();
   if constexpr (SPLIT) {

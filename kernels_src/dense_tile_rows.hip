@@ -6,7 +6,7 @@ constexpr Format FORMAT = Format::${FORMAT};      // of w: f16, i8, e4m3, e5m2 o
 constexpr Format X_FORMAT = Format::${X_FORMAT};  // of x: f16, e4m3 or e5m2
 constexpr bool NAN_CODES = ${NAN_CODES};   // NaN codes of e4m3 weights stay NaN; those of x do always
 constexpr int ROWS = ${ROWS};              // rows of x per workgroup
-constexpr int SLICE = ${SLICE};            // steps of 32 K per workgroup; fewer than all: partial sums
+constexpr bool SPLIT = ${SPLIT};           // the grid splits K: `out` takes partial sums
 constexpr int GROUP = ${GROUP};            // weights along K that share a scale; 0: all of them
 constexpr int SCALE_BYTES = ${SCALE_BYTES};      // of a scale of w: 0 (none), 1 (e8m0), 2 or 4
 constexpr int SCALE_ROWS = ${SCALE_ROWS};        // rows of w that share a scale
@@ -27,14 +27,14 @@ constexpr int OUT_ALIGN = ${OUT_ALIGN};
 //                * (sum over k in g of  x[m, k] * w[n, k])  + bias[n])
 //
 // for many rows of x: w row-major [N, K], on the tile engine (common/tile.hip). Where the grid splits
-// K, `out` is fp32 [splits, M, N rounded up to 4], and split_combine.hip adds it up.
+// K, workgroups take `slice` steps of 32 each, `out` is fp32 [splits, M, N rounded up to 4], and
+// split_combine.hip adds it up.
 #include "common/tile.hip"
 #include "common/tile_x.hip"
 #include "common/tile_rows.hip"
 #include "common/tile_store.hip"
 
 constexpr u32 STEPS = ceil_div(K, TILE_K);
-constexpr bool SPLIT = SLICE < STEPS;
 
 // The matrix as common/tile_rows.hip takes it.
 struct Form {
@@ -52,7 +52,8 @@ static_assert(!SCALE_GROUPS || GROUP % TILE_K == 0, "a step has one group");
 
 KERNEL __launch_bounds__(ROWS * 4) void dense_tile_rows(
     const void* __restrict x, const void* __restrict w, const void* __restrict scale,
-    const float* __restrict x_scale, const f16* __restrict bias, void* __restrict out, i32 m) {
+    const float* __restrict x_scale, const f16* __restrict bias, void* __restrict out, i32 m,
+    i32 slice) {
   __shared__ TileImage<ROWS> image;
   __shared__ TileScaleTable table;
   const u32 first_row = block_x() * ROWS, first_column = block_y() * TILE_COLUMNS;
@@ -60,8 +61,8 @@ KERNEL __launch_bounds__(ROWS * 4) void dense_tile_rows(
   const u32 thread_row = thread_x() / 4 < rows ? thread_x() / 4 : rows - 1;
   x = (const char*)x + first_row * (X_STRIDE * format_bits(X_FORMAT) / 8);
   Weights weights({w, scale, nullptr}, 0, TileColumns<N>{first_column}, table);
-  const u32 step = SPLIT ? block_z() * SLICE : 0;
-  const u32 end = step + SLICE < STEPS ? step + SLICE : STEPS;
+  const u32 step = SPLIT ? block_z() * slice : 0;
+  const u32 end = SPLIT && step + slice < STEPS ? step + slice : STEPS;
   TileSums sums;
   if constexpr (X_FORMAT == Format::f16) {
     TileRows<K, X_STRIDE, X_ALIGN> part((const f16*)x, thread_row);

@@ -37,7 +37,7 @@ _SHARED: dict[str, Legal] = {
     "N": range(1, 1 << 30),
     "K": range(8, 1 << 30, 8),
     "ROWS": ROW_TILES,
-    "SLICE": range(1, 1 << 25),
+    "SPLIT": (False, True),
     "HAS_BIAS": (False, True),
     "X_STRIDE": range(_MOST_STRIDE),
     "W_STRIDE": range(_MOST_STRIDE),
@@ -58,6 +58,7 @@ INT4_TILE = KernelSpec(
         Parameter("bias", "const f16*", align=2),
         Parameter("out", "void*", "out", align=2),
         Parameter("m", "i32", "size"),
+        Parameter("slice", "i32", "size"),
     ),
     template={
         **_SHARED,
@@ -86,6 +87,7 @@ ROWS_TILE = KernelSpec(
         Parameter("bias", "const f16*", align=2),
         Parameter("out", "void*", "out", align=2),
         Parameter("m", "i32", "size"),
+        Parameter("slice", "i32", "size"),
     ),
     template={
         **_SHARED,
@@ -140,6 +142,17 @@ class Split:
     clocks: float = 0.0
 
 
+@dataclass(frozen=True)
+class TileLaunch(Launch):
+    """The launch of a tile kernel, whose last argument, the steps of a slice of K, is the plan's:
+    a template value would mean a kernel per number of rows."""
+
+    slice: int = 0
+
+    def __call__(self, *args: object) -> None:
+        self.kernel.launch(self.grid, self.block, *args, self.slice)
+
+
 def tile_cost(M: int, K: int, group: int, decode: float = 2.0) -> float:
     """Vector instructions per weight for M rows: dots and scales for each eight rows begun, and
     `decode`, about 2 (fp16: PLAIN), to decode a weight and write it to LDS, once per tile."""
@@ -159,7 +172,8 @@ _LDS_CLOCKS = 25.0
 _EDGE_STEPS = 2  # what the begin and end of a slice take
 _BYTES_PER_CLOCK = 230  # of memory
 _LAUNCH_CLOCKS = 6200
-_MOST_SPLITS = 64
+# Not every number, since each is a kernel that adds them up.
+_SPLITS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 64)
 
 
 def split_of(M: int, N: int, K: int, group_steps: int, rows: int) -> Split:
@@ -181,7 +195,7 @@ def split_of(M: int, N: int, K: int, group_steps: int, rows: int) -> Split:
             time += M * N * (4 * splits + 2) / _BYTES_PER_CLOCK + _LAUNCH_CLOCKS
         return time
 
-    best = min(range(1, min(units, _MOST_SPLITS) + 1), key=clocks)
+    best = min((n for n in _SPLITS if n <= units), key=clocks)
     length = -(-units // best) * unit
     return Split(length, -(-steps // length), clocks(best))
 
@@ -208,7 +222,7 @@ def choose_int4(call: Int4Call, awq: bool = False) -> tuple[dict[str, Value], Sp
         "K": call.K,
         "GROUP": call.group,
         "ROWS": rows,
-        "SLICE": split.slice,
+        "SPLIT": split.splits > 1,
         "ORDER": 2 if awq else int(call.shuffled),
         "ZEROS": ("none", "packed", "bytes").index(call.zeros),
         "ZERO_OFFSET": call.zero_offset if call.zeros == "packed" else 0,
@@ -293,7 +307,7 @@ def choose_rows(call: GemvCall, out_align: int = 2) -> tuple[dict[str, Value], S
         "X_FORMAT": call.x_format,
         "NAN_CODES": call.nan_codes,
         "ROWS": rows,
-        "SLICE": split.slice,
+        "SPLIT": split.splits > 1,
         "GROUP": call.group,
         "SCALE_BYTES": call.scale_bytes,
         "SCALE_ROWS": min(call.scale_rows, call.N),
@@ -346,7 +360,8 @@ def _plan(
 ) -> Plan:
     M, N, rows = call.M, call.N, int(values["ROWS"])
     grid = (-(-M // rows), -(-N // COLUMNS), split.splits)
-    launches = [Launch(spec.specialise(None, **values), grid, spec.block_of(values))]
+    kernel = spec.specialise(None, **values)
+    launches: list[Launch] = [TileLaunch(kernel, grid, spec.block_of(values), slice=split.slice)]
     notes: tuple[str, ...] = ()
     if split.splits > 1:
         combine = COMBINE.specialise(

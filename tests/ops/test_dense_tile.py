@@ -406,6 +406,15 @@ def test_what_the_row_format_tile_refuses():
         assert says in _dense_tile.refuses_rows(bad)
 
 
+def test_a_layer_needs_few_kernels_for_all_numbers_of_rows():
+    tiles, sums = set(), set()
+    for M in range(17, 3000, 13):
+        launches = plan_int4("test", call(M, 5120, 5120, 128)).launches
+        tiles.add(launches[0].kernel)
+        sums |= {launch.kernel for launch in launches[1:]}
+    assert len(tiles) <= 4 and len(sums) <= 8
+
+
 def test_small_tiles_where_they_balance_the_processors():
     rows, split = choose_tile(256, 2560, 1536, 4)
     assert rows == 32 and split.splits == 1  # 160 workgroups on 36 processors; of 64 rows 80
