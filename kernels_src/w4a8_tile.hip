@@ -164,9 +164,9 @@ KERNEL __launch_bounds__(Tile::THREADS) void w4a8_tile(
   Int8Accumulators<Tile> tile;
   const u32 first = SPLIT ? block_z() * SLICE : 0;
   const u32 end = SPLIT && first + SLICE < STEPS ? first + SLICE : STEPS;
-  int8_tile(tile, buffers, loader, first, end);
-
   const u32 row = block_x() * Tile::ROWS + wave_id() * LANE_ROWS;
+  int8_tile(tile, buffers, loader, first, end, row >= (u32)m);
+
   const u32 column = block_y() * Tile::COLS + lane_id();
   if constexpr (SPLIT) {
     GLOBAL float* to = (GLOBAL float*)(u64)out + block_z() * (u64)(u32)m * OUT_STRIDE;

@@ -15,8 +15,10 @@ from torch import Tensor
 
 from rdna_jit import formats, reference, synthetic
 from rdna_jit.check import Case
+from rdna_jit.device import device
 from rdna_jit.models import Layer, Model
 from rdna_jit.ops import linear, moe
+from rdna_jit.ops._w4a8 import TILE as W4A8
 
 ROWS = (1, 4, 8, 16)
 LAYER_ROWS = (2, 40)
@@ -28,7 +30,7 @@ MOST_EXPERTS = 16
 
 
 def linear_int4(model: Model, on: torch.device) -> Iterator[Case]:
-    """`gptq_gemm` and `w4a16_gemv` on the model's int4 layers, asymmetric and symmetric."""
+    """`gptq_gemm`, `w4a16_gemv`, `awq_gemm` and `w4a8_gemm` on the model's int4 layers."""
     seen: set[tuple[int, int]] = set()
     for tp in sorted(model.dense, reverse=True):
         for layer in model.dense[tp]:
@@ -47,12 +49,15 @@ def _int4_layer(layer: Layer, N: int, K: int, group: int, on: torch.device) -> I
     zero_bytes = formats.unpack_int4(qzeros, dim=1).to(torch.uint8)
     exact: dict[str, Tensor] = {}
 
-    def truth(rows: int) -> Tensor:
+    def exact_weights() -> Tensor:
         if not exact:  # made at the first use, kept for the layer's other cases
             exact["w"] = formats.dequantize_w4(
                 qweight, qzeros, scales, zero_offset=0, shuffled=False, dtype=torch.float64
             ).cpu()
-        return reference.linear(x[:rows].cpu(), exact["w"])
+        return exact["w"]
+
+    def truth(rows: int) -> Tensor:
+        return reference.linear(x[:rows].cpu(), exact_weights())
 
     def gemm(rows: int) -> Tensor:
         return linear.gptq_gemm(x[:rows], qweight, qzeros, scales, zero_offset=0, shuffled=False)
@@ -67,6 +72,29 @@ def _int4_layer(layer: Layer, N: int, K: int, group: int, on: torch.device) -> I
         lambda: linear.w4a16_gemv(x[:1], qweight, scales, zero_bytes, group_size=group),
         partial(truth, 1),
     )
+    awq = formats.gptq_to_awq(qweight, qzeros)
+    yield Case(
+        "awq_gemm",
+        f"{layer.name} M=4 {size}",
+        lambda: linear.awq_gemm(x[:4], *awq, scales),
+        partial(truth, 4),
+    )
+    if not W4A8.missing(device().arch):
+        most = max(ROWS)
+        yield Case(
+            "w4a8_gemm",
+            f"{layer.name} M={most} {size}",
+            lambda: linear.w4a8_gemm(x, qweight, qzeros, scales, zero_offset=0, shuffled=False),
+            lambda: reference.linear(_rounded(x.cpu(), group), exact_weights()),
+        )
+
+
+def _rounded(x: Tensor, group: int) -> Tensor:
+    """x as int8 codes times one scale per row and group, float64."""
+    values = x.float().unflatten(1, (-1, group))
+    absmax = values.abs().amax(2, keepdim=True)
+    codes = (values * torch.where(absmax > 0, 127 / absmax, 0)).round()
+    return (codes.double() * (absmax / 127).double()).flatten(1)
 
 
 def _words(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:

@@ -14,7 +14,7 @@ from rdna_jit.ops._contract import (
     reject,
     row_stride,
 )
-from rdna_jit.ops._dense_int4 import Int4Call, waves_per_workgroup
+from rdna_jit.ops._dense_int4 import Int4Call
 from rdna_jit.ops._dense_tile import (
     INT4_TILE,
     TILE_KERNELS,
@@ -84,7 +84,7 @@ def choose(call: Int4Call) -> tuple[dict[str, Value], tuple[int, int], tuple[Can
         "GROUP": call.group,
         "M_TILE": tile,
         "COLS": cols,
-        "WAVES": waves_per_workgroup(call.K // unit, tile, cols, 0, True),
+        "WAVES": _waves(call.K // unit, 16 if tile < 16 else 12),
         "UNIT": unit,
         "BLOCK": 4 if tile <= 4 else 2,
         "X_SCALAR": call.x_align >= 4,
@@ -100,6 +100,16 @@ def choose(call: Int4Call) -> tuple[dict[str, Value], tuple[int, int], tuple[Can
     reason = f"{groups} workgroups of {32 * cols} columns, {8 // cols} lanes to a word"
     columns = Candidate(f"COLS={cols}", True, reason)
     return values, (groups, -(-call.M // tile)), (columns,)
+
+
+def _waves(units: int, most: int) -> int:
+    """Waves that split K: as many as give even shares. 12 of 16 rows leave LDS for a neighbour."""
+
+    def cost(waves: int) -> tuple[float, int]:
+        uneven = -(-units // waves) * waves / units
+        return max(uneven, 1.05), -waves  # shares more uneven cost more than fewer waves do
+
+    return min(range(1, min(units, most) + 1), key=cost)
 
 
 def _most_unit(call: Int4Call, tile: int) -> int:

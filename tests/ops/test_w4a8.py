@@ -316,6 +316,6 @@ def test_the_whole_reduction_length_runs_the_int8_kernel():
 
 
 def test_counters_are_within_the_budget():
-    row = measure(256, 512, 1024, 128, "V620")
+    row = measure(256, 512, 2560, 128, "V620")
     assert row.valu_per_mac <= BOUNDS[128] and row.spills == 0 and row.vgprs <= 128
     assert row.rel_l2 <= 5e-4 and row.rel_l2_exact <= 0.02
