@@ -91,10 +91,11 @@ def _plan(
 ) -> Plan:
     given = dict(locals())
     on_input = given.pop("apply_router_weight_on_input")
+    shared = {name: given.pop(name) for name in list(given) if name.startswith("shared_")}
     del given["variant"], given["workspace"]
     if variant not in VARIANTS:
         reject(_OP, "variant", f"one of {', '.join(VARIANTS)}", repr(variant), "leave it out")
-    decode = _plan_decode(given)  # checks the operands
+    decode = _plan_decode({**given, **shared})  # checks the operands
     M, T = decode.shape["M"], decode.shape["T"]
     if on_input and T != 1:
         reject(_OP, "apply_router_weight_on_input", "False unless top-k is 1", f"top-k {T}",
@@ -103,20 +104,37 @@ def _plan(
         return decode
     tiles, why = _wanted(variant, decode, given)
     tiled, cannot = _plan_tiled(tiles, given, on_input) if tiles else (None, "")
-    if tiled is not None:
-        if workspace is not None:
-            _check_workspace(workspace, tiled.extra.nbytes, hidden_states)
-        return _finish(tiled, Candidate(decode.kernel, False, why), tiled.extra.nbytes, cannot)
-    if on_input:
-        x, ones = _weighted_input(hidden_states, topk_weights)
-        given |= {"hidden_states": x, "topk_weights": ones}
-    size = 2 * M * T * decode.shape["I"]
+    size = 2 * M * T * decode.shape["I"] if tiled is None else tiled.extra.nbytes
     if workspace is not None:
         _check_workspace(workspace, size, hidden_states)
-        given["workspace"] = workspace[:size].view(_HALF).view(M, T, -1)
-    if on_input or workspace is not None:
-        decode = _plan_decode(given)
-    return _finish(decode, Candidate("moe_tile", False, cannot or why), size, cannot)
+    inner, other = tiled, Candidate(decode.kernel, False, why)
+    if inner is None:
+        inner, other = decode, Candidate("moe_tile", False, cannot or why)
+        operands = {**given, **shared}
+        if on_input:  # the shared expert's input is not weighted
+            x, ones = _weighted_input(hidden_states, topk_weights)
+            operands = {**given, "hidden_states": x, "topk_weights": ones}
+        if workspace is not None:
+            operands["workspace"] = workspace[:size].view(_HALF).view(M, T, -1)
+        if on_input or workspace is not None:
+            inner = _plan_decode(operands)
+    launches, notes, fallbacks = inner.launches, inner.notes, [cannot, inner.fallback]
+    shared_inside = tiled is None and inner.extra.fused
+    if shared_w1 is not None and not shared_inside:
+        y = torch.empty(hidden_states.shape, dtype=_HALF, device=hidden_states.device)
+        slots = torch.empty((M, 1), device=hidden_states.device)
+        alone = _shared_alone(
+            _plan, hidden_states, y if out is None else out, slots, slots.int(), *shared.values(),
+            activation=activation, swiglu_limit=swiglu_limit, swiglu_alpha=swiglu_alpha,
+        )  # fmt: skip
+        launches += alone.launches
+        notes += (f"the shared expert runs by itself in {alone.kernel}",)
+        fallbacks.append(alone.fallback and f"shared expert: {alone.fallback}")
+    return Plan(
+        _OP, inner.kernel, inner.values, launches, (*inner.candidates, other), notes, inner.shape,
+        "; ".join(filter(None, fallbacks)),
+        extra=_Way(inner, tiled is not None, shared_inside, size),
+    )  # fmt: skip
 
 
 def _plan_decode(given: dict[str, Any]) -> Plan:
@@ -169,16 +187,6 @@ def _wanted(variant: str, decode: Plan, given: dict[str, Any]) -> tuple[str, str
     if few <= many:
         return "", f"estimated {many:.0f} us, {decode.kernel} {few:.0f}"
     return variant, f"estimated {few:.0f} us, tiles {many:.0f}"
-
-
-def _finish(inner: Plan, other: Candidate, size: int, cannot: str) -> Plan:
-    tiled = inner.op != _OP
-    shared = not tiled and inner.extra.fused
-    return Plan(
-        _OP, inner.kernel, inner.values, inner.launches, (*inner.candidates, other), inner.notes,
-        inner.shape, "; ".join(filter(None, (cannot, inner.fallback))),
-        extra=_Way(inner, tiled, shared, size),
-    )  # fmt: skip
 
 
 def _check_workspace(workspace: object, size: int, x: Tensor) -> None:
@@ -263,17 +271,28 @@ def _layer(
         ))  # fmt: skip
     if shared_w1 is None or way.shared_inside:
         return y
-    # The shared expert alone is a layer of one expert whose router weight is its gate.
-    assert shared_w1_scale is not None and shared_w2 is not None and shared_w2_scale is not None
     ids = torch.zeros((len(y), 1), dtype=torch.int32, device=y.device)
     factor = torch.ones((len(y), 1), device=y.device)
     if shared_gate is not None:
         factor = torch.sigmoid(hidden_states.float() @ shared_gate.float()[:, None])
-    return _layer(
-        hidden_states, shared_w1[None], shared_w1_scale[None], shared_w2[None],
-        shared_w2_scale[None], factor, ids, format="i8", residual=y, activation=activation,
-        swiglu_limit=swiglu_limit, swiglu_alpha=swiglu_alpha, out=y,
+    result: Tensor = _shared_alone(
+        _layer, hidden_states, y, factor, ids, shared_w1, shared_w1_scale, shared_w2,
+        shared_w2_scale, activation=activation, swiglu_limit=swiglu_limit,
+        swiglu_alpha=swiglu_alpha,
     )  # fmt: skip
+    return result
+
+
+def _shared_alone(
+    op: Callable[..., Any], x: Tensor, y: Tensor, factor: Tensor, ids: Tensor, *shared: Any,
+    **activation: Any,
+) -> Any:  # fmt: skip
+    """The shared expert added to y by `op`, the layer or its plan: a layer of one expert, whose
+    router weight is its gate's factor. `shared`: weights and scales."""
+    w1, w1_scale, w2, w2_scale = (t[None] for t in shared[:4])
+    return op(
+        x, w1, w1_scale, w2, w2_scale, factor, ids, format="i8", residual=y, out=y, **activation
+    )
 
 
 def _through(op: Callable[..., Any]) -> Callable[..., Any]:

@@ -255,8 +255,20 @@ def test_shared_expert(M, variant, launches, gated):
     rel, largest = errors(out, case.expected + added)
     assert rel <= REL_L2 and largest <= MAX_NORM
     assert torch.equal(fused_moe(**given), out)
-    without = {**given, "shared_expert": None}
-    assert not torch.equal(fused_moe(**without), out)
+    plan = fused_moe.plan(**given)
+    assert len(plan.launches) == {1: 2, 2: 4}[launches] + 2 * (variant == "tiled")
+    assert any("itself in moe_any" in note for note in plan.notes) == (launches == 2)
+    assert ("shared expert: H 256 or I 48" in plan.fallback) == (launches == 2)
+    assert not torch.equal(fused_moe(**{**given, "shared_expert": None}), out)
+
+
+def test_input_of_the_shared_expert_is_not_weighted():
+    case = FULL.with_(M=2, shape=Shape(T=1), with_residual=False)
+    shared, added = shared_of(case, False)
+    given = {**operands(case), "apply_router_weight_on_input": True}
+    alone = fused_moe(**given)
+    y = fused_moe(**given, shared_expert=shared)
+    assert errors(y, alone.double().numpy() + added)[0] <= REL_L2
 
 
 def test_shared_experts_in_other_formats_are_refused():
