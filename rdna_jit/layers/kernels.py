@@ -157,7 +157,7 @@ class RDNA2W4A8LinearKernel(LinearKernel):
     def can_implement(cls, call: Call) -> tuple[bool, str]:
         form = call.form
         if form.activation_bits != 8:
-            return False, "needs with_activation_bits(8), the layer keeps x in fp16"
+            return False, "needs activation_bits = 8, the layer keeps x in fp16"
         if form.act_order:
             return False, "has no act-order"
         if call.rows < cls.least_rows:
@@ -232,7 +232,7 @@ class RDNA2W8A8FP8LinearKernel(RDNA2W8A16FP8LinearKernel):
     @classmethod
     def can_implement(cls, call: Call) -> tuple[bool, str]:
         if call.form.activation_bits != 8:
-            return False, "needs with_activation_bits(8), the layer keeps x in fp16"
+            return False, "needs activation_bits = 8, the layer keeps x in fp16"
         return super().can_implement(call)
 
     @classmethod

@@ -159,7 +159,7 @@ class QuantizedLinear(nn.Module):
 
         Both names of the scale multiply. `block` (outputs, inputs) is (128, 128) where the shape
         says so. `input_scale` is the activations' in a static checkpoint; they stay fp16 unless
-        `with_activation_bits(8)` asks for fp8, static with this scale and per row without it.
+        `activation_bits = 8` asks for fp8, static with this scale and per row without it.
         `fmt` "e4m3" or "e5m2" tells what uint8 codes are. Codes of NaN are refused.
         """
         scales = [s for s in (weight_scale, weight_scale_inv) if s is not None]
@@ -249,6 +249,17 @@ class QuantizedLinear(nn.Module):
         return self._kind.form.group_size
 
     @property
+    def activation_bits(self) -> int:
+        """8 lets kernels round x to 8 bits where they have a way to; 16, the default, does not."""
+        return self._kind.form.activation_bits
+
+    @activation_bits.setter
+    def activation_bits(self, bits: int) -> None:
+        if bits not in (8, 16):
+            refuse("activation_bits", "8 or 16", bits)
+        self._adopt(replace(self.form, activation_bits=bits))
+
+    @property
     def tensors(self) -> Tensors:
         """The weight's tensors by name, without the bias."""
         return {name: getattr(self, name) for name in self._names}
@@ -333,12 +344,6 @@ class QuantizedLinear(nn.Module):
         if bias is not None:
             bias = (bias if rank == 0 else None) if dim else bias[rank * share : (rank + 1) * share]
         return self.of(part, tensors, bias)
-
-    def with_activation_bits(self, bits: int) -> QuantizedLinear:
-        """The same layer, tensors shared, that may quantise x to 8 bits (16: may not)."""
-        if bits not in (8, 16):
-            refuse("activation_bits", "8 or 16", bits)
-        return self.of(replace(self.form, activation_bits=bits), self.tensors, self.bias)
 
     def extra_repr(self) -> str:
         kernels = ", ".join(k.__name__ for k in selector.serving(self.form))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 
@@ -10,6 +12,12 @@ from tests.layers.packing import Codes, activations, fp8_bytes, generator
 
 N, K, G = 40, 192, 64
 BIAS = torch.randn(N, generator=generator(5)).half()
+
+
+def rounding(layer: QuantizedLinear) -> QuantizedLinear:
+    """The layer, which may round x to 8 bits from here on."""
+    layer.activation_bits = 8
+    return layer
 
 
 def taken(layer: QuantizedLinear, rows: int) -> str:
@@ -30,7 +38,8 @@ def test_int4(symmetric):
     codes = Codes.random(N, K, G, symmetric=symmetric)
     given = codes.gptq(zeros=not symmetric)
     layer = QuantizedLinear.from_gptq(**{"qzeros": None, **given}, bias=BIAS)
-    rounded = layer.with_activation_bits(8)
+    rounded = rounding(copy.copy(layer))
+    assert (layer.activation_bits, rounded.activation_bits) == (16, 8)
     assert rounded.qweight.data_ptr() == layer.qweight.data_ptr()
     assert "8-bit activations" in repr(rounded)
     assert taken(layer, 33) == "RDNA2W4A16LinearKernel"
@@ -49,7 +58,7 @@ def test_int4(symmetric):
 
 def test_act_order_keeps_fp16_activations():
     codes = Codes.random(N, K, G, act_order=True)
-    layer = QuantizedLinear.from_gptq(**codes.gptq()).with_activation_bits(8)
+    layer = rounding(QuantizedLinear.from_gptq(**codes.gptq()))
     assert taken(layer, 64) == "RDNA2W4A16LinearKernel"
 
 
@@ -59,9 +68,9 @@ def test_fp8(static, rows):
     bits, value = fp8_bytes("e4m3", N, K)
     scale = 0.001 * (1 + torch.rand(N, generator=generator(3)))
     given = {"input_scale": torch.tensor(0.01)} if static else {}
-    layer = QuantizedLinear.from_fp8(
-        bits.view(torch.float8_e4m3fn), scale, **given, bias=BIAS
-    ).with_activation_bits(8)
+    layer = rounding(
+        QuantizedLinear.from_fp8(bits.view(torch.float8_e4m3fn), scale, **given, bias=BIAS)
+    )
     assert taken(layer, rows) == "RDNA2W8A8FP8LinearKernel"
     x = activations(rows, K)
     x[-1] *= 10  # rows of different size; above 4.48 the static scale saturates
@@ -73,13 +82,13 @@ def test_fp8(static, rows):
 
 def test_a_row_of_zeros():
     bits, _ = fp8_bytes("e4m3", N, K)
-    layer = QuantizedLinear.from_fp8(
-        bits.view(torch.float8_e4m3fn), torch.ones(1), bias=BIAS
-    ).with_activation_bits(8)
+    layer = rounding(
+        QuantizedLinear.from_fp8(bits.view(torch.float8_e4m3fn), torch.ones(1), bias=BIAS)
+    )
     assert torch.equal(layer(torch.zeros(2, K).half()), BIAS.expand(2, N))
 
 
 def test_other_widths_are_refused():
     layer = QuantizedLinear.quantize(torch.ones(8, 64), "int4", 32)
     with pytest.raises(ContractError, match="activation_bits: expected 8 or 16, got 4"):
-        layer.with_activation_bits(4)
+        layer.activation_bits = 4
