@@ -2,8 +2,9 @@
 
     time = start + max(memory + drain, valu, lds)      memory = max(dram, l2, latency)
 
-The drain is what the waves still execute when their last data has come; the bounds of the vector
-units and of LDS hold that work already.
+valu is the issue rate, or what a wave takes for its own chain of results where that is longer. The
+drain is what the waves still execute when their last data has come; the bounds of the vector units
+and of LDS hold that work already.
 Every constant says where it comes from. "Owners" are people who measured Radeon Pro V620 cards
 and published the figures; docs/calibration.md compares predictions with what they report.
 """
@@ -75,8 +76,9 @@ class Work:
     """What a launch did, in wave instructions, bytes and lines, and the shape it had.
 
     `waited_us` is the time that a wave waited for loads, at the latencies above, on average;
-    `leading_waits` is the part until its first wide load had returned, in latencies. `dual_cu` says
-    that workgroups may use both compute units of a pair.
+    `leading_waits` is the part until its first wide load had returned, in latencies. `chain_clocks`
+    is what a wave takes to issue its instructions if it were alone (chains.py). `dual_cu` says that
+    workgroups may use both compute units of a pair.
     """
 
     valu: int
@@ -95,6 +97,7 @@ class Work:
     lines_distinct: int
     waited_us: float
     leading_waits: float
+    chain_clocks: float
     workgroups: int
     waves_per_group: int
     vgprs: int
@@ -142,10 +145,11 @@ def estimate(work: Work, card: Card) -> Estimate:
     lds_clocks = max(work.lds_cycles, LDS_ACCESS_CLOCKS * work.lds)
     lds = lds_clocks / work.workgroups * ceil(groups / lds_units) / clocks_per_us
     batches = ceil(groups / resident)
+    chain = work.chain_clocks * batches / clocks_per_us
     bounds = {
         "dram": dram_us(work, card),
         "l2": work.lines_requested * LINE_BYTES / card.l2_gbs / 1e3,
-        "valu": max(valu, salu),
+        "valu": max(valu, salu, chain),
         "lds": lds,
         "latency": work.waited_us * batches,
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 from rdna_jit.emulator import model, report
 from rdna_jit.emulator.cards import Card
 from rdna_jit.emulator.cards import card as find_card
+from rdna_jit.emulator.chains import block_clocks
 from rdna_jit.emulator.classes import COUNTERS, FINE_COUNTERS
 
 if TYPE_CHECKING:
@@ -240,6 +242,7 @@ def _work(stats: LaunchStats, counters: dict[str, int]) -> model.Work:
     return model.Work(
         **{name: counters[name] for name in names},
         waited_us=stats.waited_ns / waves / 1e3,
+        chain_clocks=_chain_clocks(stats) / waves,
         leading_waits=stats.leading_ns / waves / 1e3 / model.load_latency_us(waves),
         workgroups=stats.geometry.workgroups,
         waves_per_group=stats.geometry.waves,
@@ -247,3 +250,15 @@ def _work(stats: LaunchStats, counters: dict[str, int]) -> model.Work:
         lds_bytes=info.descriptor.lds_bytes + stats.geometry.dynamic_lds,
         dual_cu=bool(info.descriptor.rsrc1 & _WGP_MODE),
     )
+
+
+def _chain_clocks(stats: LaunchStats) -> int:
+    """Clocks that all waves take to issue their blocks, each wave alone."""
+    code = sorted(stats.program.code, key=lambda i: i.address)
+    addresses = [i.address for i in code]
+    total = 0
+    for block, n in zip(stats.executable.blocks, stats.counts, strict=True):
+        if n:
+            first = bisect_left(addresses, block.pc)
+            total += n * block_clocks(code[first : first + block.instructions])
+    return total

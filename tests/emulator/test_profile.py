@@ -7,9 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from rdna_jit.disassembler import Instruction
 from rdna_jit.emulator import model
 from rdna_jit.emulator.cards import CARDS, card
+from rdna_jit.emulator.chains import block_clocks
 from rdna_jit.emulator.classes import COUNTERS, classify
+from rdna_jit.emulator.decode import decode_line
 from rdna_jit.emulator.profile import Profile
 from rdna_jit.errors import ContractError
 from tests.emulator import harness
@@ -123,6 +126,42 @@ def test_independent_loads_return_one_after_the_other() -> None:
     assert p.stats.waited_ns == 181 + 15 * 5  # one line each, whose 5.5 ns are cut to whole ones
 
 
+CODE = {
+    "v_add_f32_e32 v1, v2, v3\nv_add_f32_e32 v4, v2, v3": 2,
+    "v_add_f32_e32 v1, v2, v3\nv_add_f32_e32 v4, v1, v3": 6,
+    "v_fmac_f32_e32 v1, v2, v3\nv_fmac_f32_e32 v1, v2, v3": 6,
+    "v_dot2c_f32_f16 v1, v2, v3\nv_add_nc_u32_e32 v5, 1, v6\nv_dot2c_f32_f16 v1, v2, v3": 6,
+    "v_cmp_gt_f32_e32 vcc_lo, v1, v2\nv_cndmask_b32_e32 v3, v4, v5, vcc_lo": 6,
+    "v_add_co_u32 v1, s0, v2, v3\nv_add_co_ci_u32_e64 v4, null, v5, v6, s0": 6,
+    "v_mul_f64 v[2:3], v[4:5], v[6:7]\nv_mov_b32_e32 v0, v3\nglobal_store_dword v1, v0, s[0:1]": 11,
+    "s_add_u32 s0, s1, s2\ns_add_u32 s0, s0, s2": 2,
+}
+
+
+@pytest.mark.parametrize("text", CODE)
+def test_a_wave_waits_for_its_own_results(text: str) -> None:
+    lines = [decode_line(Instruction(0, 4, (0,), line)) for line in text.splitlines()]
+    assert block_clocks(lines) == CODE[text]
+
+
+def test_a_chain_of_one_wave_is_slower_than_its_rate() -> None:
+    source = """KERNEL(32) k(float* out, int n) { float x = lane_x();
+#pragma unroll 1
+      for (int j = 0; j < n; j++)
+        asm volatile("v_fma_f32 %0, %0, %0, 1.0\\nv_fma_f32 %0, %0, %0, 1.0\\n"
+                     "v_fma_f32 %0, %0, %0, 1.0\\nv_fma_f32 %0, %0, %0, 1.0" : "+v"(x));
+      out[lane_x()] = x; }"""
+    per_step = {}
+    for groups in (1, 144 * 16):
+        low, high = (
+            profiled(source, np.zeros(32, np.float32), n, grid=groups).estimate.bounds["valu"]
+            for n in (100, 300)
+        )
+        per_step[groups] = (high - low) / 200 * 2400
+    assert 16 < per_step[1] <= 20  # three waits of five clocks, and the loop around them
+    assert per_step[144 * 16] == pytest.approx(16 * 4 / model.ISSUE_FMA, rel=1e-3)
+
+
 def test_classes() -> None:
     assert classify("v_dot2c_f32_f16") == ("valu", "dot")
     assert classify("v_dot4_i32_i8") == ("valu", "dot", "dot_integer")
@@ -185,8 +224,8 @@ WORK = model.Work(
     valu=1_000_000, dot=0, dot_integer=0, dot_nibble=0, packed=0, transcendental=0, quarter_rate=0,
     fp64=0, salu=100_000, lds=0, lds_cycles=0, bytes_stored=0, lines_requested=100_000,
     lines_distinct=100_000,
-    waited_us=1.0, leading_waits=1, workgroups=720, waves_per_group=8, vgprs=64, lds_bytes=0,
-    dual_cu=False,
+    waited_us=1.0, leading_waits=1, chain_clocks=0, workgroups=720, waves_per_group=8, vgprs=64,
+    lds_bytes=0, dual_cu=False,
 )  # fmt: skip
 
 
