@@ -71,11 +71,5 @@ KERNEL __launch_bounds__(ROWS * 4) void dense_tile(
     run(image, weights, TileRows<K, X_STRIDE, X_ALIGN>(x, thread_row), rows, slice, sums);
   }
   const u32 column = first_column + Weights::column_of_lane();
-  if constexpr (SPLIT) {
-    float* to = (float*)out + ((u64)block_z() * m + first_row) * OUT_STRIDE;
-    tile_store_sums<N, OUT_STRIDE>(sums, to, rows, column);
-  } else {
-    f16* to = (f16*)out + first_row * OUT_STRIDE;
-    tile_store_half<N, OUT_STRIDE, OUT_ALIGN, HAS_BIAS>(sums, bias, to, rows, column);
-  }
+  tile_store<ROWS, SPLIT, N, OUT_STRIDE, OUT_ALIGN, HAS_BIAS>(sums, bias, out, m, column);
 }

@@ -42,7 +42,8 @@ struct Form {
   static constexpr int K = ::K, EXPERT_ROWS = N;
   static constexpr int GROUP = SCALE_GROUPS ? ::GROUP : K, GROUPS = ceil_div(K, GROUP);
   static constexpr int SCALE_ROWS = ::SCALE_ROWS, SCALE_BYTES = ::SCALE_BYTES;
-  static constexpr u32 ROW_BYTES = FORMAT == Format::mxfp4 ? W_STRIDE : W_STRIDE * format_bits(FORMAT) / 8;
+  static constexpr int UNIT_BITS = FORMAT == Format::mxfp4 ? 8 : format_bits(FORMAT);
+  static constexpr u32 ROW_BYTES = W_STRIDE * UNIT_BITS / 8;
   static constexpr u32 SCALE_LINE = SCALE_STRIDE * SCALE_BYTES;
   static constexpr bool NAN_CODES = ::NAN_CODES, HAS_ZEROS = false;
 };
@@ -73,11 +74,5 @@ KERNEL __launch_bounds__(ROWS * 4) void dense_tile_rows(
     tile_multiply(image, weights, part, rows, step, end, sums);
   }
   const u32 column = first_column + lane_id() * LANE_COLUMNS;
-  if constexpr (SPLIT) {
-    float* to = (float*)out + ((u64)block_z() * m + first_row) * OUT_STRIDE;
-    tile_store_sums<N, OUT_STRIDE>(sums, to, rows, column);
-  } else {
-    f16* to = (f16*)out + first_row * OUT_STRIDE;
-    tile_store_half<N, OUT_STRIDE, OUT_ALIGN, HAS_BIAS>(sums, bias, to, rows, column);
-  }
+  tile_store<ROWS, SPLIT, N, OUT_STRIDE, OUT_ALIGN, HAS_BIAS>(sums, bias, out, m, column);
 }

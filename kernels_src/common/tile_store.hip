@@ -1,8 +1,8 @@
-// Results of the tile engine (common/tile.hip), for slots where lane l of the workgroup's tile has
-// the columns 4l..4l+3 of it.
+// Results of the tile engine (common/tile.hip), where a lane's slots are four neighbouring columns.
 #include "common/types.hip"
 #include "common/wave.hip"
 #include "common/memory.hip"
+#include "common/tile.hip"
 
 // Sums to fp32 rows of STRIDE elements, a multiple of 4 that is at least N: a column past N is
 // stored as well where its quad begins before. `rows`: how many of the tile's rows exist.
@@ -40,7 +40,9 @@ DEVICE void tile_store_half(const TileSums& sums, const f16* bias, f16* out, u32
     if (wave_id() * LANE_ROWS + m < rows) {
       f16 rounded[LANE_COLUMNS];
 #pragma unroll
-      for (u32 n = 0; n < LANE_COLUMNS; ++n) rounded[n] = (f16)(HAS_BIAS ? sums[m][n] + add[n] : sums[m][n]);
+      for (u32 n = 0; n < LANE_COLUMNS; ++n) {
+        rounded[n] = (f16)(HAS_BIAS ? sums[m][n] + add[n] : sums[m][n]);
+      }
       if constexpr (N % 4 == 0) {
         store<f16, 4, ALIGN>(to, lane, rounded);
       } else {
@@ -52,5 +54,18 @@ DEVICE void tile_store_half(const TileSums& sums, const f16* bias, f16* out, u32
     }
     to += STRIDE * 2;
     launder_scalar(to);
+  }
+}
+
+// Either of them for tile block_x(): SPLIT for partial sums [splits, m, STRIDE], slice block_z().
+template <int ROWS, bool SPLIT, u32 N, u64 STRIDE, int ALIGN, bool HAS_BIAS>
+DEVICE void tile_store(const TileSums& sums, const f16* bias, void* out, u32 m, u32 column) {
+  const u32 row = block_x() * ROWS;
+  if constexpr (SPLIT) {
+    float* to = (float*)out + ((u64)block_z() * m + row) * STRIDE;
+    tile_store_sums<N, STRIDE>(sums, to, m - row, column);
+  } else {
+    f16* to = (f16*)out + row * STRIDE;
+    tile_store_half<N, STRIDE, ALIGN, HAS_BIAS>(sums, bias, to, m - row, column);
   }
 }

@@ -3,6 +3,7 @@
 #include "common/wave.hip"
 #include "common/memory.hip"
 #include "common/row_format.hip"
+#include "common/tile.hip"
 #include "common/words.hip"
 
 // Rows of fp16. K: the reduction length; STRIDE: elements from row to row; ALIGN: what rows start
