@@ -36,6 +36,8 @@ bench: $(VENV)/.dev
 	$(PY) -m benchmarks.calibration
 	$(PY) -m benchmarks.dense
 	$(PY) -m benchmarks.gemv
+	$(PY) -m benchmarks.awq --shape 2560 1536
+	$(PY) -m benchmarks.w4a8
 	$(PY) -m benchmarks.prefill --rows 64 --shape 2560 1536
 	$(PY) -m benchmarks.moe
 	$(PY) -m benchmarks.moe_tiled

@@ -256,6 +256,13 @@ def test_a_second_compiler_takes_the_source(tmp_path):
     assert spills(compile_with_clang(made, tmp_path)) == (0, 0, 0)
 
 
+@pytest.mark.parametrize("arch", ["gfx1010", "gfx1012"])
+def test_chips_without_dot_instructions_take_mixed_fma(arch):
+    isa = DECODE.specialise(arch, **choose(call(2, 64, 256, 128))[0]).isa()
+    assert ("v_dot2" in isa) == (arch == "gfx1012")
+    assert "v_fma_mix_f32" in isa or arch == "gfx1012"
+
+
 FORMS = [{}, {"has_bias": True}, {"x_align": 2}, {"w_stride": 1 << 30}]
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from benchmarks.w4a8 import BOUNDS, measure
-from rdna_jit import ContractError, emulator
+from rdna_jit import ContractError, config, emulator
 from rdna_jit.code_object import CodeObject
 from rdna_jit.kernel import Kernel
 from rdna_jit.ops._w4a8 import QUANTIZE, TILE
@@ -313,6 +313,15 @@ def test_the_whole_reduction_length_runs_the_int8_kernel():
     for K in (4352, 8704, 17408):
         names = [kernel.name for kernel in planned(64, 256, K, K // 128)]
         assert names[:2] == [QUANTIZE.name, TILE.name]
+
+
+def test_chips_without_dot_instructions():
+    """They quantise, and refuse the product with a sentence."""
+    layer, x = Layer.random(64, 16, 32, low=1, high=17), activations(2, 64)
+    with config.scope(backend="emulator", arch="gfx1010"):
+        assert same(quantize_int8_grouped(x, 32), quantised(x, 32))
+        with pytest.raises(ContractError, match="v_dot4_i32_i8, got gfx1010; gptq_gemm runs on"):
+            multiply(x, layer)
 
 
 def test_counters_are_within_the_budget():
