@@ -63,7 +63,7 @@ KERNEL __launch_bounds__(ROWS * 4) void moe_tile_gate_up(
   constexpr u32 STEPS = ceil_div(HIDDEN, TILE_K);
   u32 end = STEPS;
   launder_scalar(end);
-  tile_multiply(image, weights, rows, block.live, 0, end, sums);
+  tile_multiply(image, weights, rows, block.live, 0, end, sums, block.band());
 
   u32 slots[LANE_ROWS];
   block.slots_of_wave(slots);

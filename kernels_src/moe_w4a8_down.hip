@@ -38,7 +38,8 @@ KERNEL __launch_bounds__(Tile::THREADS) void moe_w4a8_down(
       block.slot_of_row(thread_x() / 4), block.slot_of_row(thread_x() % ROWS));
   Int8Accumulators<Tile> tile;
   int8_tile(tile, buffers, loader, 0, INTERMEDIATE / Tile::STEP,
-            wave_id() * WAVE_ROWS >= block.live);
+            block.band() * WAVE_ROWS >= block.live,
+            block.band());
 
   u32 slots[WAVE_ROWS];
   block.slots_of_wave(slots);

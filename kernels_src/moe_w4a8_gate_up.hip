@@ -95,7 +95,8 @@ KERNEL __launch_bounds__(Tile::THREADS) void moe_w4a8_gate_up(
       channel + column / CHANNELS * INTERMEDIATE, codes, x_scale, x_sum,
       block.slot_of_row(thread_x() / 4) / TOP_K, block.slot_of_row(thread_x() % ROWS) / TOP_K);
   Int8Accumulators<Tile> tile;
-  int8_tile(tile, buffers, loader, 0, HIDDEN / STEP, wave_id() * WAVE_ROWS >= block.live);
+  int8_tile(tile, buffers, loader, 0, HIDDEN / STEP, block.band() * WAVE_ROWS >= block.live,
+            block.band());
 
   u32 slots[WAVE_ROWS];
   block.slots_of_wave(slots);

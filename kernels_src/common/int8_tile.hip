@@ -35,7 +35,7 @@ struct Int8Tile {
   static constexpr int CHUNKS = STEP / 16, PITCH = CHUNKS + 1;  // of a row of LDS
   static_assert(STEP == 32 || STEP == 64, "an odd pitch and few registers");
   static_assert(GROUP % STEP == 0, "a step has one group");
-  static_assert(GROUP < 65536, "a group's sum has 24 bits");
+  static_assert(GROUP <= 65536, "a group's sum has 24 bits");
 };
 
 template <class Tile>
@@ -150,11 +150,12 @@ struct Int8Accumulators {
 };
 
 // All steps from first to end (whole groups). Leaves the lane's sums in `result.sum`. An idle wave,
-// none of whose rows exist, only loads.
+// none of whose rows exist, only loads. `wave`: whose rows it owns, where that is not its number.
 template <class Tile, class Loader>
 DEVICE void int8_tile(Int8Accumulators<Tile>& result, Int8Buffer<Tile> (&buffers)[2],
-                      Loader& loader, u32 first, u32 end, bool idle = false) {
-  const u32 wave = wave_id(), lane = lane_id();
+                      Loader& loader, u32 first, u32 end, bool idle = false,
+                      u32 wave = wave_id()) {
+  const u32 lane = lane_id();
   u32 step = first, now = 0;
   // NOTE: hiprtc 5.2.3 dies of the comparisons with a constant end.
   launder_scalar(end);

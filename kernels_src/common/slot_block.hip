@@ -34,8 +34,14 @@ struct SlotBlock {
     return *(const GLOBAL u32*)((GlobalBytes)first + (row < live ? row : 0) * 4);
   }
 
+  // Which eight rows of the block this wave owns. Rows of padding are at the end; were they always
+  // the last waves', and waves always dealt to the same SIMDs, the first SIMDs would do the work.
+  MEMBER static u32 band() {
+    return (wave_id() + block_x() + block_y()) % (ROWS / WAVE_ROWS);
+  }
+
   // Slots of the wave's rows; those from `live` on are num_slots.
   MEMBER void slots_of_wave(u32 (&slots)[WAVE_ROWS]) const {
-    load_scalar<WAVE_ROWS>(first + wave_id() * (WAVE_ROWS * 4), slots);
+    load_scalar<WAVE_ROWS>(first + band() * (WAVE_ROWS * 4), slots);
   }
 };

@@ -92,7 +92,8 @@ struct TileWalk {
   Weights& weights;
   X& x;
   u32 end;         // the step behind the slice
-  bool idle;       // the wave's rows are all past the end: it only fetches and decodes
+  u32 band;        // the wave's rows are 8 band..8 band + 7
+  bool idle;       // they are all past the end: the wave only fetches and decodes
   u32 buffer = 0;  // the half of the image that is multiplied
 
   MEMBER void put(const typename Weights::Piece& w, const typename X::Piece& part, bool fresh,
@@ -129,7 +130,7 @@ struct TileWalk {
     // registers and spill.
     if (!idle) {
       tile_dots<START>(image.w[buffer] + tile_line(0, lane_id()),
-                       image.x[buffer] + wave_id() * (LANE_ROWS * TILE_LINE), chain);
+                       image.x[buffer] + band * (LANE_ROWS * TILE_LINE), chain);
     }
     put(w, part, fresh, buffer ^ 1);
     lds_barrier();
@@ -171,12 +172,13 @@ struct TileScales {
 };
 
 // sums of the steps from `step` up to `end`, at least one; the sums need no initial value. `rows`:
-// how many of the tile's rows exist.
+// how many of the tile's rows exist. `band`: which eight of them the wave owns, where that is not its
+// number.
 template <int ROWS, class Weights, class X>
-DEVICE void tile_multiply(TileImage<ROWS>& image, Weights& weights, X& x, u32 rows,
-                          u32 step, u32 end, TileSums& sums) {
+DEVICE void tile_multiply(TileImage<ROWS>& image, Weights& weights, X& x, u32 rows, u32 step,
+                          u32 end, TileSums& sums, u32 band = wave_id()) {
   using Walk = TileWalk<ROWS, Weights, X>;
-  Walk walk = {image, weights, x, end, wave_id() * LANE_ROWS >= rows};
+  Walk walk = {image, weights, x, end, band, band * LANE_ROWS >= rows};
   TileScales<Weights, X> scales;
   // NOTE: the counts of steps are hidden. Known, they make the loop divergent, and hiprtc 5.2.3 dies
   // of bases in vector registers.

@@ -190,9 +190,12 @@ class _Run:
         """`tokens`: hidden_states, topk_weights, topk_ids, residual, out."""
         call = self.call
         for chunk in self.chunks:
-            part = slice(chunk.first, chunk.last)
-            x, weights, ids, out = (t[part] for t in (*tokens[:3], tokens[4]))
-            residual = None if tokens[3] is None else tokens[3][part]
+            parts = tokens
+            if len(self.chunks) > 1:
+                part = slice(chunk.first, chunk.last)
+                residual = None if tokens[3] is None else tokens[3][part]
+                parts = (*(t[part] for t in tokens[:3]), residual, tokens[4][part])  # type: ignore[assignment, index]
+            x, weights, ids, residual, out = parts
             strides = (0 if residual is None else row_stride(residual), row_stride(out))
             slots = (chunk.last - chunk.first) * call.T
             blocks = b["sorted"], b["block_experts"], b["num_rows"]
