@@ -197,8 +197,8 @@ def recognise(
     2 (both mean symmetric), others version 1.
     """
     head = prefix if not prefix or prefix.endswith(".") else prefix + "."
-    own = {name.removeprefix(head): t for name, t in tensors.items() if name.startswith(head)}
-    own = {name: t for name, t in own.items() if "." not in name}
+    names = (n for n in tensors if n.startswith(head) and "." not in n.removeprefix(head))
+    own = {name.removeprefix(head): tensors[name] for name in names}  # only these are read
     bias = own.pop("bias", None)
     seen = set(own)
     for needed, optional, dtypes, make in _KNOWN:

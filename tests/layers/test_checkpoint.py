@@ -48,6 +48,20 @@ def test_a_format_is_recognised(name, dot):
     assert torch.equal(layer.bias, torch.arange(N).half())
 
 
+def test_only_the_layers_own_entries_are_read():
+    class Lazy(dict):
+        def __getitem__(self, name):
+            assert name.startswith(PREFIX + ".")
+            return super().__getitem__(name)
+
+        def items(self):
+            raise AssertionError("reads everything")
+
+    codes = Codes.random(N, K, G)
+    layer = QuantizedLinear.from_checkpoint(Lazy(file(codes.gptq())), PREFIX)
+    assert torch.equal(layer.dequantize(torch.float64), codes.weight())
+
+
 def test_float_and_int8_weights_and_no_prefix():
     weight = torch.randn(N, K)
     layer = QuantizedLinear.from_checkpoint({"weight": weight})
