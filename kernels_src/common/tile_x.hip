@@ -41,7 +41,8 @@ struct TileRows {
   }
 };
 
-// The same with the columns in another order: K of the weights' row k is x[:, order[k]].
+// The same with the columns in another order: K of the weights' row k is x[:, order[k]]. The order of
+// a step is fetched during the one before, so that nothing waits for two loads in turn.
 template <u32 K, u64 STRIDE>
 struct TileRowsOrdered {
   static constexpr bool SCALED = false;
@@ -51,25 +52,35 @@ struct TileRowsOrdered {
     u16 halves[8];
   };
   GlobalBytes base, order;
-  u32 lane;  // byte offset of the thread's row
+  u32 lane;     // byte offset of the thread's row
+  u32 known;    // the step whose order is here
+  u32 from[8];  // that order
 
   MEMBER TileRowsOrdered(const f16* x, u32 row, const i32* order)
-      : base(global_bytes(x)), order(global_bytes(order)), lane(row * (u32)(STRIDE * 2)) {}
+      : base(global_bytes(x)),
+        order(global_bytes(order)),
+        lane(row * (u32)(STRIDE * 2)),
+        known(~0u) {}
+
+  // Past the end the last eight.
+  MEMBER void fetch_order(u32 step) {
+    u32 k = step * TILE_K + thread_x() % 4 * 8;
+    if (k > K - 8) k = K - 8;
+    k *= 4;
+    launder_lane(k);
+    load<u32, 8, 4>(order, k, from);
+    known = step;
+  }
 
   MEMBER void fetch(u32 step, Piece& piece) {
-    u32 k = step * TILE_K + thread_x() % 4 * 8;
-    if constexpr (K % TILE_K != 0) {
-      if (k >= K) {
+    if (step != known) fetch_order(step);
+    const bool past = K % TILE_K != 0 && step * TILE_K + thread_x() % 4 * 8 >= K;
 #pragma unroll
-        for (int j = 0; j < 8; ++j) piece.halves[j] = 0;
-        return;
-      }
+    for (int j = 0; j < 8; ++j) {
+      const u16 half = *(const GLOBAL u16*)(base + (lane + from[j] * 2));
+      piece.halves[j] = past ? 0 : half;
     }
-    u32 from[8];
-    launder_lane(k);
-    load<u32, 8, 4>(order, k * 4, from);
-#pragma unroll
-    for (int j = 0; j < 8; ++j) piece.halves[j] = *(const GLOBAL u16*)(base + (lane + from[j] * 2));
+    fetch_order(step + 1);
   }
 
   MEMBER static void put(const Piece& piece, u32 (&pairs)[4]) {
