@@ -181,6 +181,15 @@ def test_the_longest_sums_do_not_overflow():
     assert torch.equal(multiply(x, layer), torch.full((2, 8), -8704 * 16 * 2.0**-14).half())
 
 
+@pytest.mark.slow
+def test_the_longest_group():
+    layer, x = Layer.random(65528, 8, 65528, low=1, high=17), activations(2, 65528)
+    x[1] = 1  # the sum of codes is 127 * 65528
+    want = rounded(x, 65528) @ layer.weights()
+    error = (multiply(x, layer).double() - want).norm()
+    assert error <= 5e-4 * want.norm()
+
+
 def test_a_value_that_is_no_number_spoils_its_own_row_only():
     layer, x = Layer.random(64, 16, 32, low=1, high=17), activations(3, 64)
     x[1, 40] = float("inf")
