@@ -297,6 +297,28 @@ def test_formats_of_rows_under_every_model_of_dot2(case, mode):
     assert (y.double() - want).norm() <= 3e-4 * want.norm()
 
 
+def test_row_formats_repeat_bit_for_bit():
+    for case in (ROWS[8], ROWS[9]):
+        first, _, _ = run_rows(case)
+        with emulator.modes(descending=True):
+            second, _, _ = run_rows(case)
+        assert torch.equal(first.view(torch.int16), second.view(torch.int16))
+
+
+def test_a_weight_that_is_no_number_stays_in_its_column():
+    w = torch.zeros(64, 40).half()
+    w[3, 35], w[7, 2] = torch.nan, torch.inf
+    x = torch.ones(20, 40).half()
+    described = GemvCall(M=20, N=64, K=40, format="f16", x_stride=40, w_stride=40, out_stride=64)
+    out = torch.empty(20, 64).half()
+    launch_tiles(plan_rows("test", described), (x, w, None, None), None, out)
+    want = torch.zeros(20, 64).half()
+    want[:, 3], want[:, 7] = torch.nan, torch.inf
+    assert torch.equal(out.isnan(), want.isnan()) and torch.equal(
+        out.nan_to_num(), want.nan_to_num()
+    )
+
+
 def one_row_of_weights(codes: torch.Tensor, fmt: str, **settings: Any) -> torch.Tensor:
     """Every code times 1, one by one: the kernel's value of each."""
     N, K = codes.numel(), 32
