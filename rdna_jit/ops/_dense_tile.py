@@ -276,7 +276,9 @@ def plan_int4(
 
 def refuses_rows(call: GemvCall) -> str:
     """Why the tile of row formats cannot serve the call; empty when it can."""
-    if call.x_stride >= 1 << 25 or call.w_stride * call.N * _UNIT_BYTES[call.format] >= 1 << 32:
+    scales = -(-call.N // call.scale_rows) * call.scale_stride * call.scale_bytes
+    weights = call.w_stride * call.N * _UNIT_BYTES[call.format]
+    if call.x_stride >= 1 << 25 or max(weights, scales) >= 1 << 32:
         return "rows are too far apart for 32-bit offsets"
     if call.group % STEP:
         return f"groups of {call.group} along K are no multiple of {STEP}"

@@ -423,6 +423,7 @@ def test_what_the_row_format_tile_refuses():
         ({"group": 48, "scale_groups": True}, "groups of 48 along K are no multiple of 32"),
         ({"w_stride": 1 << 26}, "too far apart"),
         ({"x_stride": 1 << 25}, "too far apart"),
+        ({"scale_bytes": 4, "scale_stride": 1 << 24}, "too far apart"),
     ):
         bad = GemvCall(**{**good.__dict__, **changes})
         assert says in _dense_tile.refuses_rows(bad)
