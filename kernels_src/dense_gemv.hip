@@ -53,8 +53,9 @@ constexpr int PARTS = UNIT / 8;  // one load of eight x each
 constexpr int WORDS = UNIT * BITS / 32;
 constexpr int X_WORDS = OCTET<X_FORMAT>;
 constexpr int X_BYTES = format_bits(X_FORMAT) / 8;
-constexpr int X_ROWS = M_TILE < 2 ? 1 : 2;  // rows of x in registers at a time, twice
+constexpr int X_ROWS = M_TILE < 2 ? 1 : 2;  // rows of x per turn
 constexpr int X_TURNS = M_TILE / X_ROWS;
+constexpr int X_AHEAD = M_TILE < 8 ? 1 : M_TILE < 16 ? 2 : 4;  // turns that x is loaded ahead of
 constexpr int SIDE = 32 / LANES;  // rows of w side by side in a wave
 constexpr int ROWS = ROWS_PER_LANE * SIDE;
 constexpr int CHUNK = LANES * UNIT;
@@ -168,7 +169,7 @@ struct Step {
   static constexpr int CHAIN = SPAN % (CHUNKS * CHUNK) == 0 ? OCTETS : PARTS;
   u32 words[CHUNKS][ROWS_PER_LANE][WORDS];
   Scales scales[OCTETS / CHAIN];
-  XRows next;  // x, one turn ahead
+  XRows x[X_AHEAD];  // of the coming turns
   float dots[ROWS_PER_LANE][M_TILE];
 };
 
@@ -184,9 +185,10 @@ DEVICE void multiply_octets(Operands& in, Step<CHUNKS>& step,
   for (int turn = 0; turn < X_TURNS; ++turn) {
     // Without fences all loads of x move to the front, and 200 registers hold it.
     if constexpr (M_TILE >= 4) schedule_fence();
-    const XRows x = step.next;
     const int item = I * X_TURNS + turn, m0 = turn * X_ROWS;
-    if (item + 1 < OCTETS * X_TURNS) step.next = load_x(in, item + 1);
+    const XRows x = step.x[item % X_AHEAD];
+    if (item + X_AHEAD < OCTETS * X_TURNS)
+      step.x[item % X_AHEAD] = load_x(in, item + X_AHEAD);
     u32 x_pairs[X_ROWS][4];
 #pragma unroll
     for (int i = 0; i < X_ROWS; ++i) decode_octet<X_FORMAT, true>(x.words[i], x_pairs[i]);
@@ -227,7 +229,8 @@ DEVICE void multiply(Operands& in, float (&sums)[ROWS_PER_LANE][M_TILE]) {
     for (int c = 0; c < Step<CHUNKS>::OCTETS / Step<CHUNKS>::CHAIN; ++c)
       step.scales[c] = load_scales(in, in.k + c * CHUNK);
   }
-  step.next = load_x(in, 0);
+#pragma unroll
+  for (int item = 0; item < X_AHEAD; ++item) step.x[item] = load_x(in, item);
   multiply_octets<CHUNKS, 0>(in, step, sums);
 }
 
