@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
 import threading
 from collections.abc import Callable
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast
@@ -37,6 +38,7 @@ R = TypeVar("R")
 _MOST_PLANS = 2048
 
 _library = torch.library.Library("rdna_jit", "FRAGMENT")
+_WRITTEN = re.compile(r",\s*Tensor\(\w!\)\?\s+(\w+)=None")  # optional arguments that an op writes
 
 _TEXT = """\
 def key_of({parameters}):
@@ -96,7 +98,7 @@ def public_op(
         name = parsed.name.removeprefix("rdna_jit::")
         takes_out = "out" in inspect.signature(plan).parameters
         made = _generate(run, plan, parsed, _register(name, schema, fake, takes_out))
-        _implement(name, made["eager"], takes_out)
+        _implement(name, made["eager"], takes_out, bool(_WRITTEN.search(schema)))
         call = functools.wraps(run)(made["call"])
         parameters = list(inspect.signature(run).parameters.values())[1:]
         call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
@@ -193,7 +195,16 @@ def _parameter_text(signature: inspect.Signature) -> tuple[str, str]:
 def _register(
     name: str, schema: str, fake: Callable[..., Any], takes_out: bool
 ) -> Callable[..., Any]:
-    """Define the op and its `.out` overload; returns the call that torch.compile traces."""
+    """Define the op and its `.out` overload; returns the call that torch.compile traces.
+
+    torch's inductor fails on a call whose optional written arguments (a workspace) are all None, so
+    an op that has some gets a `.fresh` overload without them.
+    """
+    written = _WRITTEN.findall(schema)
+    if written:
+        fresh = f"{name}.fresh{_WRITTEN.sub('', schema).removeprefix(name)}"
+        _library.define(fresh)
+        torch.library.register_fake(f"rdna_jit::{name}.fresh", fake, lib=_library)
     if not takes_out:
         _library.define(schema)
         torch.library.register_fake(f"rdna_jit::{name}", fake, lib=_library)
@@ -210,6 +221,9 @@ def _register(
 
     def through_torch(*args: Any, out: Any = None, **kwargs: Any) -> Any:
         if out is None:
+            if written and all(kwargs[n] is None for n in written):
+                kept = {n: value for n, value in kwargs.items() if n not in written}
+                return packet.fresh(*args, **kept)
             return functional(*args, **kwargs)
         with_out(*args, out=out, **kwargs)
         return out
@@ -217,7 +231,7 @@ def _register(
     return through_torch
 
 
-def _implement(name: str, eager: Callable[..., Any], takes_out: bool) -> None:
+def _implement(name: str, eager: Callable[..., Any], takes_out: bool, has_written: bool) -> None:
     def into_out(*args: Any, **kwargs: Any) -> None:
         eager(*args, **kwargs)
 
@@ -225,3 +239,5 @@ def _implement(name: str, eager: Callable[..., Any], takes_out: bool) -> None:
         _library.impl(name, eager, key)
         if takes_out:
             _library.impl(f"{name}.out", into_out, key)
+        if has_written:
+            _library.impl(f"{name}.fresh", eager, key)

@@ -116,6 +116,31 @@ def test_compiled_graphs_keep_the_choice_inside_the_op():
     assert len(rdna_jit.dispatch_log()) == 6
 
 
+def test_optional_written_arguments_under_inductor():
+    @public_op(
+        "test_scratch(Tensor x, *, Tensor(w!)? workspace=None, float a=2.0) -> Tensor",
+        plan=lambda x, *, workspace=None, a=2.0, out=None: Plan(op="test_scratch", kernel="none"),
+        fake=_fake_scratch,
+    )
+    def scratch(plan, x, *, workspace=None, a=2.0, out=None):
+        if workspace is not None:
+            workspace.fill_(a)
+        y = torch.empty_like(x) if out is None else out
+        return torch.mul(x, a, out=y)
+
+    compiled = torch.compile(lambda *a, **k: scratch(*a, **k), fullgraph=True)
+    assert torch.equal(compiled(X, a=3.0), X * 3)
+    workspace, out = torch.empty(4), torch.empty_like(X)
+    assert torch.equal(compiled(X, workspace=workspace), X * 2) and (workspace == 2).all()
+    compiled(X, workspace=workspace, a=4.0, out=out)
+    assert torch.equal(out, X * 4) and (workspace == 4).all()
+    torch.library.opcheck(torch.ops.rdna_jit.test_scratch.fresh, (X,), {"a": 3.0})
+
+
+def _fake_scratch(x, *, workspace=None, a=2.0):
+    return torch.empty_like(x)
+
+
 def test_a_plan_is_made_once_per_kind_of_call():
     for _ in range(3):
         scale(X, 2.0)
