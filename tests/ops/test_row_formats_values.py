@@ -146,22 +146,24 @@ def test_every_fp8_code_is_exact_with_the_binade_of_256_and_subnormals(fmt):
         assert torch.equal(y, want)
 
 
-def test_nan_codes_of_weights_count_as_480_unless_they_are_kept():
-    x, w = torch.ones(1, 64).half(), torch.zeros(20, 64, dtype=torch.uint8)
+@pytest.mark.parametrize("M", [1, pytest.param(40, marks=slow)])  # 40: in the tiles
+def test_nan_codes_of_weights_count_as_480_unless_they_are_kept(M):
+    x, w = torch.ones(M, 64).half(), torch.zeros(20, 64, dtype=torch.uint8)
     w[3, 5], w[7, 60] = 0x7F, 0xFF
     one = torch.ones(1)
     y = fp8_w8a16_gemm(x, w, one, fmt="e4m3")
-    assert y[0, 3] == 480 and y[0, 7] == -480 and y.count_nonzero() == 2
+    assert y[0, 3] == 480 and y[0, 7] == -480 and y.count_nonzero() == 2 * M
     kept = fp8_w8a16_gemm(x, w, one, fmt="e4m3", propagate_nan=True)
-    assert kept.isnan().nonzero().tolist() == [[0, 3], [0, 7]]
+    assert kept.isnan().nonzero().tolist() == [[m, n] for m in range(M) for n in (3, 7)]
     infinite = torch.zeros(20, 64, dtype=torch.uint8)
     infinite[2, 1], infinite[4, 2] = 0x7C, 0x7E
     y = fp8_w8a16_gemm(x, infinite, one, fmt="e5m2")
     assert y[0, 2].isinf() and y[0, 4].isnan()
 
 
-def test_nan_activations_stay_nan_in_their_row():
-    x = torch.full((3, 64), 0x38, dtype=torch.uint8)
+@pytest.mark.parametrize("M", [3, pytest.param(40, marks=slow)])
+def test_nan_activations_stay_nan_in_their_row(M):
+    x = torch.full((M, 64), 0x38, dtype=torch.uint8)
     x[1, 9] = 0xFF
     ones = torch.ones(20, 64).to(torch.float8_e4m3fn)
     y = fp8_w8a8_gemm(x, torch.ones(1), ones, torch.ones(1), fmt="e4m3")
