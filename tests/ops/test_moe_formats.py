@@ -98,12 +98,13 @@ def test_routings(format, scales, routing):
 @slow
 @pytest.mark.parametrize("format, scales", KINDS)
 @pytest.mark.parametrize("shape", [
-    Shape(1536, 96, 32, 1), Shape(1536, 160, 32, 2), Shape(1536, 192, 64, 6), Shape(736, 96, 32, 3),
-    Shape(320, 160, 160, 8), Shape(2048, 128, 128, 10, 4, 16), Shape(512, 64, 32, 32, 4, 16),
+    Shape(1536, 96, 32, 1, 4, 4), Shape(1536, 160, 32, 2, 4, 4), Shape(1536, 192, 64, 6, 4, 4),
+    Shape(736, 96, 32, 3, 4, 4), Shape(320, 160, 160, 8, 4, 4), Shape(2048, 128, 128, 10, 4, 4),
+    Shape(512, 64, 32, 32, 4, 4),
 ], ids=str)  # fmt: skip
 def test_odd_fits(shape, format, scales):
     for M in (1, 5):
-        made = case(format, scales, M=M, shape=shape, block=(32, 32))
+        made = case(format, scales, M=M, shape=shape, block=(32, 32), with_map=False)
         assert_close(run(made), made)
 
 
