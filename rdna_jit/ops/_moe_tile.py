@@ -239,6 +239,10 @@ def tiled_reason(call: TileCall) -> str:
         (2 * call.I * call.H * stored_bits // 8 >= 1 << 32, "an expert has 4 GB or more"),
         (tokens * call.x_stride >= 1 << 31, "hidden_states spans 4 GB or more"),
         (call.x_stride >= 1 << 24, "rows of hidden_states are too far apart"),
+        (
+            tokens * max(call.id_stride, call.weight_stride) >= 1 << 29,
+            "topk_ids or topk_weights span 4 GB or more",
+        ),
     )
     return next((reason for fails, reason in checks if fails), "")
 
@@ -263,7 +267,7 @@ def act_group(call: TileCall) -> int:
 
 def chunk_tokens(call: TileCall) -> int:
     """Tokens of a chunk: what the partial sums' limit and the grid leave."""
-    by_bytes = max(MOST_PARTIAL // (call.T * call.H * 4), 64)
+    by_bytes = max(MOST_PARTIAL // (call.T * max(call.H, call.I) * 4), 64)
     # blocks <= slots / rows + experts
     by_grid = (_MOST_BLOCKS - call.num_ids - 1) * min(TILE_ROWS) // call.T
     return max(1, min(call.M, by_bytes, by_grid, _MOST_BLOCKS))

@@ -230,6 +230,7 @@ def _fake(hidden_states: Tensor, *args: object, **kwargs: object) -> Tensor:
     ' str variant="auto") -> Tensor',
     plan=_plan,
     fake=_fake,
+    batch_invariant=True,
 )
 def moe_tiled(
     plan: Plan,
@@ -276,8 +277,7 @@ def moe_tiled(
                 asked for. A group with an infinity or NaN gives NaN
 
     More tokens than 512 MB of partial sums hold run in chunks. `out` may be the residual itself.
-    A row may differ in the last bits from the same row alone only by `variant`: sums of a slot
-    depend on nothing else.
+    A row has the same bits alone and in any batch, with blocks of 32 and of 64 slots.
     """
     run: _Run | None = plan.extra
     if run is None:

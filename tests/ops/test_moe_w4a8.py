@@ -142,6 +142,14 @@ def test_chunks_of_tokens(monkeypatch):
     assert torch.equal(moe_tiled(**call, variant="w4a8"), whole)
 
 
+def test_a_row_has_the_bits_that_it_has_alone():
+    y = run(CASE)
+    names = ("hidden_states", "topk_ids", "topk_weights", "residual")
+    for m in (0, 22):
+        alone = {n: CASE.tensors[n][m : m + 1] for n in names}
+        assert torch.equal(moe_tiled(**{**CASE.call, **alone}, variant="w4a8")[0], y[m])
+
+
 def test_fresh_memory_is_never_read_and_waves_do_not_race():
     case = CASE.with_(routing="dead_token")
     with emulator.checks(uninitialised=True, races=True):
