@@ -25,6 +25,7 @@ _DECODE = {"f16": 0.0, "i8": 1.25, "e4m3": 2.0, "e5m2": 0.5, "mxfp4": 1.5}
 _WORKGROUPS_WANTED = 72
 _WAVES_WANTED = 1152  # with one row per lane; more rows keep more loads in flight
 _MOST_STRIDE = 1 << 40
+MOST_SCALE_STRIDE = 1 << 25
 _MOST_TILES = 2  # of x that share weights as neighbours
 _LANES = 8  # times 16 bytes: a cache line
 
@@ -57,8 +58,8 @@ def _template(formats: tuple[str, ...]) -> Mapping[str, Legal]:
         "HAS_BIAS": (False, True),
         "X_STRIDE": stride,
         "W_STRIDE": stride,
-        "SCALE_STRIDE": range(1 << 25),
-        "X_SCALE_STRIDE": range(1 << 25),
+        "SCALE_STRIDE": range(MOST_SCALE_STRIDE),
+        "X_SCALE_STRIDE": range(MOST_SCALE_STRIDE),
         "OUT_STRIDE": stride,
         "X_ALIGN": (1, 2, 4, 8, 16) if formats == FP8 else (2, 4, 8, 16),
         "W_ALIGN": (2, 4, 8, 16) if plain else (1, 2, 4, 8, 16),
@@ -139,13 +140,15 @@ def choose(call: GemvCall) -> GemvChoice:
     tiles = -(-call.M // tile)
     side_by_side = tiles if tiles <= _MOST_TILES else 1
     unit, unit_reason = _unit(call)
-    lanes = _LANES if call.w_stride * BITS[call.format] < 1 << 32 else 32
+    packed = call.format == "mxfp4"  # two weights per element of w
+    row_bytes = call.w_stride * (1 if packed else BITS[call.format] // 8)
+    lanes = _LANES if row_bytes < 1 << 29 else 32
     rows, rows_reason = rows_per_lane(call.N, lanes)
     # A load of mxfp4 holds 32 weights; scales of x per group take scalar registers.
-    unroll = (2 if rows == 4 else 4) // (2 if call.format == "mxfp4" or call.x_scale_groups else 1)
+    unroll = (2 if rows == 4 else 4) // (2 if packed or call.x_scale_groups else 1)
     groups = -(-call.N // (rows * 32 // lanes))
     # Fewer loads in flight want more waves.
-    streams = max(1, groups * rows * 2 // (3 if call.format == "mxfp4" else 2))
+    streams = max(1, groups * rows * 2 // (3 if packed else 2))
     steps = call.K // (unroll * lanes * unit)
     waves = waves_per_workgroup(steps, streams)
     values: dict[str, Value] = {
@@ -169,7 +172,7 @@ def choose(call: GemvCall) -> GemvChoice:
         "X_SCALE_GROUPS": call.x_scale_groups,
         "HAS_BIAS": call.has_bias,
         "X_STRIDE": call.x_stride if call.M > 1 else call.K,
-        "W_STRIDE": call.w_stride if call.N > 1 else call.K * BITS[call.format] // 8,
+        "W_STRIDE": call.w_stride if call.N > 1 else call.K // (2 if packed else 1),
         "SCALE_STRIDE": call.scale_stride,
         "X_SCALE_STRIDE": call.x_scale_stride if call.M > 1 else 0,
         "OUT_STRIDE": call.out_stride if call.M > 1 else call.N,

@@ -9,7 +9,7 @@ import torch
 from rdna_jit.dispatch import Plan
 from rdna_jit.formats.fp8 import Block, ScaleLayout, fp8_format, scale_layout
 from rdna_jit.ops._contract import check_tensor, reject, row_stride
-from rdna_jit.ops._gemv import launch_decode, plan_decode
+from rdna_jit.ops._gemv import launch_decode, plan_decode, scale_stride
 from rdna_jit.ops._op import public_op
 
 Tensor = torch.Tensor
@@ -83,6 +83,7 @@ def _weight_scales(op: str, w_fp8: Tensor, w_scale: Tensor, block: list[int] | N
         reject(op, "w_scale", expected, w_scale.device, "call w_scale.to(...)")
     if layout.group % 8:
         reject(op, "block", "a multiple of 8 columns, or all of K", layout.group)
+    scale_stride(op, "w_scale", layout.stride)
     return layout
 
 
@@ -108,7 +109,7 @@ def _token_scales(
         reject(op, "x_scale", f"a tensor on {x.device}, as x_fp8", x_scale.device, "move it")
     shape = tuple(x_scale.shape)
     if shape in ((M,), (M, 1)) and M > 1:
-        return 0, x_scale.stride(0)
+        return 0, scale_stride(op, "x_scale", x_scale.stride(0))
     if shape in ((), (1,), (1, 1)):
         return 0, 0
     columns = shape[1] if len(shape) == 2 and shape[0] == M else 0
@@ -121,7 +122,7 @@ def _token_scales(
         reject(op, "x_scale", "groups of a multiple of 8 along K", size)
     if x_scale.stride(1) != 1:
         reject(op, "x_scale", "a contiguous last dimension", f"strides {x_scale.stride()}")
-    return size, row_stride(x_scale)
+    return size, scale_stride(op, "x_scale", row_stride(x_scale))
 
 
 def _fake_w8a16(x: Tensor, w_fp8: Tensor, *_: Any, **__: Any) -> Tensor:

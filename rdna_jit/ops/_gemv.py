@@ -19,7 +19,14 @@ from rdna_jit.ops._contract import (
     reject,
     row_stride,
 )
-from rdna_jit.ops._dense_gemv import MOST_ROWS, GemvCall, choose, decode_cost, largest_tile
+from rdna_jit.ops._dense_gemv import (
+    MOST_ROWS,
+    MOST_SCALE_STRIDE,
+    GemvCall,
+    choose,
+    decode_cost,
+    largest_tile,
+)
 from rdna_jit.ops._op import public_op
 from rdna_jit.ops._switches import prefer
 
@@ -114,8 +121,16 @@ def int8_scales(op: str, w_i8: Tensor, scale: Tensor) -> dict[str, Any]:
     if not groups or K % groups or ((K // groups) % 8 and groups > 1):
         hint = "a group holds a multiple of 8 weights"
         reject(op, "scale", f"columns that divide K = {K} into groups", groups, hint)
-    found["scale_stride"] = row_stride(scale)
+    found["scale_stride"] = scale_stride(op, "scale", row_stride(scale))
     return found | ({"group": K // groups, "scale_groups": True} if groups > 1 else {})
+
+
+def scale_stride(op: str, name: str, stride: int) -> int:
+    """The row stride of a matrix of scales, in elements, if the kernels can use it."""
+    if stride >= MOST_SCALE_STRIDE:
+        expected = f"rows less than {MOST_SCALE_STRIDE} elements apart"
+        reject(op, name, expected, stride, f"call {name}.contiguous()")
+    return stride
 
 
 def _check_most(op: str, x: Tensor, other: str) -> None:

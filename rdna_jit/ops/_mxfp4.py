@@ -9,7 +9,7 @@ import torch
 from rdna_jit.dispatch import Plan
 from rdna_jit.formats.mxfp4 import BLOCK, scale_bytes
 from rdna_jit.ops._contract import check_tensor, reject, row_stride
-from rdna_jit.ops._gemv import launch_decode, plan_decode
+from rdna_jit.ops._gemv import launch_decode, plan_decode, scale_stride
 from rdna_jit.ops._op import public_op
 
 Tensor = torch.Tensor
@@ -42,7 +42,7 @@ def _plan(
     return plan_decode(
         op, x, w_e2m1, bias, out,
         any_rows=True, format="mxfp4", group=BLOCK, scale_bytes=1, scale_groups=True,
-        scale_stride=row_stride(stored),
+        scale_stride=scale_stride(op, "w_e8m0", row_stride(stored)),
     )  # fmt: skip
 
 

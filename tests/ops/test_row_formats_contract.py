@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import torch
 
@@ -90,6 +92,25 @@ def test_refusals_name_op_and_argument(op, good, name, value, says):
     with pytest.raises(ContractError, match=says) as caught:
         op(**{**good, name: value})
     assert str(caught.value).startswith(f"{op.__name__}: {name}: ")
+
+
+def test_rows_of_scales_may_not_be_too_far_apart():
+    far = torch.empty((1 << 25) + 1).as_strided((2, 1), (1 << 25, 1))  # never touched
+    for op, good in ((fp8_w8a16_gemm, A16), (fp8_w8a8_gemm, A8)):
+        with pytest.raises(ContractError, match="w_scale: expected rows less than 33554432 el"):
+            op.plan(**{**good, "w_fp8": fp8(2, K), "w_scale": far})
+
+
+def test_far_rows_of_weights_are_served_by_all_lanes():
+    for form, stride, lanes in (
+        ("e4m3", (1 << 29) - 8, 8), ("e4m3", 1 << 29, 32), ("mxfp4", (1 << 29) - 8, 8),
+        ("mxfp4", 1 << 29, 32), ("f16", 1 << 28, 32),
+    ):  # fmt: skip
+        call = dataclasses.replace(describe(form, N, K, M), w_stride=stride)
+        values = choose(call).values
+        assert values["LANES"] == lanes
+        call.spec.source().check(values)
+        call.spec.specialise("gfx1030", **values).compile()
 
 
 def test_a_result_may_not_overlap_an_operand():
