@@ -146,6 +146,8 @@ def checkpoint(
     part = found.sides(found.numbers[0])[1]
     if "qweight" in keys:
         q, scales = part.need("qweight"), part.need("scales")
+        if q.dtype == torch.uint8 and found.stacked:
+            return _wna16(found)
         if q.shape[-1] == scales.shape[-1]:
             return gptq(found, zero_offset)
         if q.shape[-1] * 8 == scales.shape[-1]:
@@ -171,6 +173,20 @@ def checkpoint(
     _refuse(part.name, "GPTQ, AWQ, compressed-tensors, fp8, MXFP4 or float experts", seen)
 
 
+def _wna16(found: Experts) -> Fields:
+    """From `w13_qweight` uint8 and the like, which are in this layout already."""
+    fields: Fields = {"format": "int4"}
+    for name, role in (("w1", "gate_up"), ("w2", "down")):
+        whole = found.found.get((role, None))
+        if whole is None:
+            _refuse("experts", "w13_qweight and w2_qweight", f"no {role}")
+        fields[name], fields[f"{name}_scale"] = whole.need("qweight"), whole.need("scales")
+        fields[f"{name}_zp"] = whole.tensors.get("qzeros")
+    groups = fields["w1_scale"].shape[-1]
+    fields["group_size"] = fields["w1"].shape[-1] * 2 // groups if groups > 1 else -1
+    return fields
+
+
 def gptq(found: Experts, zero_offset: int) -> Fields:
     """From `qweight` `[K / 8, N]` (or K / 4), `qzeros` `[K / G, N / 8]`, `scales` `[K / G, N]`."""
     gate, down = found.sides(found.numbers[0])
@@ -192,7 +208,20 @@ def gptq(found: Experts, zero_offset: int) -> Fields:
             zeros = (_unpack(stored, per).to(torch.int16) + zero_offset).t()
         return _integers(part, words.t(), scales.t(), zeros, per)
 
-    return _integer_fields(found, convert, per)
+    fields = _integer_fields(found, convert, per)
+    _check_offset(fields, zero_offset)
+    return fields
+
+
+def _check_offset(fields: Fields, zero_offset: int) -> None:
+    """Refuses zero points that are one off the middle throughout: a symmetric checkpoint of the
+    other version."""
+    wrong = 8 + (1 if zero_offset else -1)
+    zeros = [fields[n] for n in ("w1_zp", "w2_zp") if n in fields]
+    if zeros and all(bool((z == wrong * 17).all()) for z in zeros):
+        version, offset = ("v2", 0) if zero_offset else ("v1", 1)
+        got = f"{wrong} throughout: this is a symmetric {version} checkpoint"
+        _refuse("qzeros", "zero points that differ, or 8", f"{got}; pass zero_offset={offset}")
 
 
 def awq(found: Experts) -> Fields:

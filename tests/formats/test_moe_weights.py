@@ -113,6 +113,27 @@ def test_zero_point_16_is_refused():
         MoEWeights.from_checkpoint(tensors, PREFIX)
 
 
+@pytest.mark.parametrize("offset", [0, 1])
+def test_a_symmetric_checkpoint_of_the_other_version_is_noticed(offset):
+    tensors = gptq(Integers(32, low=8, high=9), offset)
+    with pytest.raises(ContractError, match=rf"symmetric v. checkpoint; pass zero_offset={offset}"):
+        MoEWeights.from_checkpoint(tensors, PREFIX, zero_offset=1 - offset)
+
+
+@pytest.mark.parametrize("asymmetric", [False, True])
+def test_experts_that_a_server_has_packed(asymmetric):
+    """ "moe_wna16": this layout itself."""
+    dense = floats(3, 64, 64)
+    made = MoEWeights.quantize(*dense, "int4", 32, symmetric=not asymmetric)
+    names = {"w1": "w13_qweight", "w1_scale": "w13_scales", "w1_zp": "w13_qzeros",
+             "w2": "w2_qweight", "w2_scale": "w2_scales", "w2_zp": "w2_qzeros"}  # fmt: skip
+    tensors = {names[n]: t for n, t in made.tensors.items() if t is not None}
+    weights = MoEWeights.from_checkpoint(tensors)
+    assert weights.group_size == 32
+    for a, b in zip(weights.dequantize(), made.dequantize(), strict=True):
+        assert torch.equal(a, b)
+
+
 def test_act_order_is_refused_with_the_reason():
     tensors = gptq(Integers(32, high=15), 0)
     name = f"{PREFIX}.experts.2.down_proj.g_idx"
