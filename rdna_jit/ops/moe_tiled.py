@@ -133,8 +133,8 @@ def _plan(
         values=dict(chunks[0].gate_up.kernel.values),
         launches=tuple(dict.fromkeys(launches)),
         candidates=(
-            Candidate("moe_tile", not w4a8, "rounds activations less" if w4a8 else "exact weights"),
-            Candidate("moe_tile_w4a8", w4a8, "asked for" if w4a8 else "rounds activations to int8"),
+            Candidate("moe_tile", not w4a8, "variant='w4a8'" if w4a8 else "shapes and strides fit"),
+            Candidate("moe_tile_w4a8", w4a8, "asked for" if w4a8 else "only when asked for"),
         ),
         notes=tuple(notes),
         shape=shape,
