@@ -111,12 +111,14 @@ def test_odd_fits(shape, format, scales):
 @slow
 @pytest.mark.parametrize("format, scales", FIRST)
 @pytest.mark.parametrize("shape", [
-    Shape(2560, 640, 128, 10, 8, 32), Shape(2048, 768, 32, 8, 4, 16), Shape(4096, 512, 32, 6, 4, 8),
-    Shape(3072, 1024, 128, 8, 2, 8),
+    Shape(2560, 640, 128, 10, 4, 4), Shape(2048, 768, 32, 8, 4, 4), Shape(4096, 512, 32, 6, 4, 4),
+    Shape(3072, 1024, 128, 8, 2, 2),
 ], ids=str)  # fmt: skip
 @pytest.mark.parametrize("M", [1, 8])
 def test_layers_of_models(shape, M, format, scales):
-    made = case(format, scales, M=M, shape=shape, routing="skewed", block=(128, 128))
+    made = case(
+        format, scales, M=M, shape=shape, routing="skewed", block=(128, 128), with_map=False
+    )
     assert_close(run(made), made)
 
 
