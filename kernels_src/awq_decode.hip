@@ -90,7 +90,8 @@ struct Unit {
 
 DEVICE void load_octet(Unit& u, GlobalBytes& words, Lane& lane, int i) {
 #pragma unroll
-  for (int r = 0; r < octet_rows(i); ++r) {
+  for (int r = 0; r < 8; ++r) {
+    if (r >= octet_rows(i)) continue;  // not the loop's end, which would hinder unrolling
     u32& offset = lane.word[NEAR ? r : 0];
     launder_lane(offset);
     const GlobalBytes row = NEAR ? words : launder_base(words + r * (W_STRIDE * 4));
@@ -198,7 +199,8 @@ DEVICE void dot_octet(const u32 (&w)[4][COLS], const XRows& x, int i, int m0,
     for (int r = 0; r < X_ROWS; ++r) {
       float& sum = chain[m0 + r][c];
 #pragma unroll
-      for (int j = 0; j < octet_rows(i) / 2; ++j) {
+      for (int j = 0; j < 4; ++j) {
+        if (j >= octet_rows(i) / 2) continue;
         const u32 a = x.pairs[r][j], b = w[j][c];
         sum = i % RUN_OCTETS == 0 && j == 0 ? dot2_start<X_SCALAR>(a, b) : dot2(a, b, sum);
       }
@@ -242,7 +244,8 @@ DEVICE void multiply_unit(GlobalBytes words, GlobalBytes zeros, GlobalBytes scal
       }
       if (m0 == 0) {
 #pragma unroll
-        for (int j = 0; j < octet_rows(i) / 2; ++j) {
+        for (int j = 0; j < 4; ++j) {
+          if (j >= octet_rows(i) / 2) continue;
           decode_pair(u.words[i][2 * j], u.words[i][2 * j + 1], lane, minus, w[j]);
         }
       }
