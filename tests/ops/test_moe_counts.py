@@ -72,10 +72,10 @@ def test_budget_at_flash_next(M, asymmetric, most, ratio):
         assert all(row.weight_reads < 1.05 for row in rows[:-1])
 
 
-# Decoding and dots alone, the floor, are 55 with zero points, 66 (mxfp4), 56, 80, 32 and 16.
+# Decoding and dots alone, the floor, are 66, 56, 72, 72, 32 and 16 at one token.
 @pytest.mark.slow
 @pytest.mark.parametrize("format, block, most", [
-    ("mxfp4", 0, (73, 64)), ("i8", 0, (63, 57)), ("e4m3", 0, (89, 79)), ("e4m3", 128, (92, 84)),
+    ("mxfp4", 0, (73, 64)), ("i8", 0, (63, 57)), ("e4m3", 0, (82, 71)), ("e4m3", 128, (85, 74)),
     ("e5m2", 0, (38, 36)), ("f16", 0, (20, 20)),
 ])  # fmt: skip
 def test_budget_of_every_format(format, block, most):
