@@ -319,7 +319,8 @@ KERNEL __launch_bounds__(WAVES * 32) void awq_decode(
   for (u32 b = 0; b < BYTES; ++b) lane.select[b] = 0x0C040C00u + (byte + b) * 0x00010001u;
 
   float sums[M_TILE][COLS] = {};
-  GlobalBytes words = launder_base(global_bytes(qweight) + first_word * 4 + wave * (UNIT * W_STRIDE * 4));
+  GlobalBytes words =
+      launder_base(global_bytes(qweight) + first_word * 4 + wave * (UNIT * W_STRIDE * 4));
   const GlobalBytes zero_base = launder_base(global_bytes(zeros) + first_word * 4);
   const GlobalBytes scale_base = launder_base(global_bytes(scales) + first_word * 16);
   XSource source = {(u64)x + wave * (UNIT * 2), 0};
