@@ -74,6 +74,7 @@ class LinearKernel:
 def matmul(x: Tensor, form: Form, t: Tensors, bias: Tensor | None) -> Tensor:
     """torch.matmul on weights dequantised to fp16, some thousand columns at a time."""
     storage = storage_of(form.format)
+    t = {name: t[name] for name in storage.layout(form)}  # a layer's buffers hold its bias too
     out = x.new_empty((x.shape[0], form.N))
     for begin in range(0, form.N, _COLUMNS_AT_ONCE):
         end = min(form.N, begin + _COLUMNS_AT_ONCE)

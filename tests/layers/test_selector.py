@@ -186,6 +186,15 @@ def test_many_rows_go_to_matmul_above_a_crossover_that_was_set():
         assert taken(made, 2) == BLAS
 
 
+@pytest.mark.parametrize("format", ("int4", "awq", "int8", "fp8", "e5m2", "mxfp4", "f16"))
+def test_matmul_serves_every_format_without_a_bias(format):
+    rdna_jit.layers.set_crossover(8)
+    made, x = layer(format), activations(9, K)
+    assert made.bias is None and taken(made, 9) == BLAS
+    want = x.double() @ made.dequantize(torch.float64).t()
+    assert (made(x).double() - want).norm() < 1e-3 * want.norm()
+
+
 def test_a_call_made_before_a_switch_does_not_freeze_it():
     made, x = layer(), activations(40, K)
     made(x)
