@@ -78,9 +78,10 @@ def choose(call: Int4Call) -> Choice:
 
 @dataclass(frozen=True)
 class _Known:
-    """What was found out about one state of a tensor's content."""
+    """What was found out about one state of a tensor's content, beside so many groups."""
 
     version: int
+    groups: int
     kind: str  # "sorted", "order" or "groups"
     order: torch.Tensor | None  # of rows, sorted by group; None: groups of several sizes
 
@@ -117,7 +118,7 @@ def row_order(g_idx: torch.Tensor, groups: int) -> torch.Tensor:
 def _known(g_idx: torch.Tensor, groups: int) -> _Known:
     version = -1 if g_idx.is_inference() else g_idx._version
     known: _Known | None = getattr(g_idx, "_rdna_jit_order", None)
-    if known is None or known.version != version:
+    if known is None or (known.version, known.groups) != (version, groups):
         known = _classify(g_idx, groups, version)
         g_idx._rdna_jit_order = known  # type: ignore[attr-defined]
     return known
@@ -137,9 +138,9 @@ def _classify(g_idx: torch.Tensor, groups: int, version: int) -> _Known:
     values = g_idx.long()
     rows = torch.arange(K, device=g_idx.device)
     if torch.equal(values, rows // (K // groups)) or torch.equal(values, rows):
-        return _Known(version, "sorted", rows.to(torch.int32))
+        return _Known(version, groups, "sorted", rows.to(torch.int32))
     if torch.equal(values.sort().values, rows):
-        return _Known(version, "order", g_idx.clone())
+        return _Known(version, groups, "order", g_idx.clone())
     low, high = int(values.min()), int(values.max())
     if low < 0 or high >= groups:
         _refuse(f"groups 0..{groups - 1}", f"values {low}..{high}", "the checkpoint's g_idx")
@@ -147,4 +148,4 @@ def _classify(g_idx: torch.Tensor, groups: int, version: int) -> _Known:
         order = act_order(g_idx, groups)
     except ContractError:
         order = None
-    return _Known(version, "groups", order)
+    return _Known(version, groups, "groups", order)

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from rdna_jit.dispatch import Plan
-from rdna_jit.formats.fp8 import Block, ScaleLayout, fp8_format, scale_layout
+from rdna_jit.formats.fp8 import Block, ScaleLayout, check_block, fp8_format, scale_layout
 from rdna_jit.ops._contract import check_tensor, reject, row_stride
 from rdna_jit.ops._gemv import launch_decode, plan_decode, scale_stride
 from rdna_jit.ops._op import public_op
@@ -76,8 +76,8 @@ def _check_weight(op: str, x: Tensor, w_fp8: Tensor, fmt: str | None) -> str:
 
 def _weight_scales(op: str, w_fp8: Tensor, w_scale: Tensor, block: list[int] | None) -> ScaleLayout:
     N, K = w_fp8.shape
-    given = None if block is None else (*block,)
-    layout = scale_layout(op, "w_scale", w_scale, N, K, given)  # type: ignore[arg-type]
+    given = None if block is None else check_block(op, block)
+    layout = scale_layout(op, "w_scale", w_scale, N, K, given)
     if w_scale.device != w_fp8.device:
         expected = f"a tensor on {w_fp8.device}, as w_fp8"
         reject(op, "w_scale", expected, w_scale.device, "call w_scale.to(...)")
@@ -108,7 +108,7 @@ def _token_scales(
     if x_scale.device != x.device:
         reject(op, "x_scale", f"a tensor on {x.device}, as x_fp8", x_scale.device, "move it")
     shape = tuple(x_scale.shape)
-    if shape in ((M,), (M, 1)) and M > 1:
+    if shape in ((M,), (M, 1)) and M != 1:
         return 0, scale_stride(op, "x_scale", x_scale.stride(0))
     if shape in ((), (1,), (1, 1)):
         return 0, 0

@@ -49,22 +49,23 @@ def decode_rows() -> int:
 
 def gemv_f16_rdna2(x: Tensor, w: Tensor, bias: Tensor | None = None) -> Tensor:
     """linear.gemv_f16."""
-    return _in_eights(linear.gemv_f16, x, w.shape[0], w, bias)
+    return _in_eights(linear.gemv_f16, x, w, bias)
 
 
 def gemv_i8_rdna2(x: Tensor, w: Tensor, scale: Tensor, bias: Tensor | None = None) -> Tensor:
     """linear.gemv_i8."""
-    return _in_eights(linear.gemv_i8, x, w.shape[0], w, scale, bias)
+    return _in_eights(linear.gemv_i8, x, w, scale, bias)
 
 
-def _in_eights(op: Callable[..., Tensor], x: Tensor, N: int, *operands: Tensor | None) -> Tensor:
+def _in_eights(op: Callable[..., Tensor], x: Tensor, w: Tensor, *rest: Tensor | None) -> Tensor:
     """Nine to fifteen rows as eight and the rest, unless VLLM_RDNA_DECODE_M16 is on."""
-    split = x.dim() == 2 and 8 < x.shape[0] < 16 and not torch.compiler.is_compiling()
+    matrices = all(isinstance(t, Tensor) and t.dim() == 2 for t in (x, w))  # else op says so
+    split = matrices and 8 < x.shape[0] < 16 and not torch.compiler.is_compiling()
     if not split or config.decode_m16:
-        return op(x, *operands)
-    out = x.new_empty((x.shape[0], N))
+        return op(x, w, *rest)
+    out = x.new_empty((x.shape[0], w.shape[0]))
     for part in (slice(0, 8), slice(8, None)):
-        op(x[part], *operands, out=out[part])
+        op(x[part], w, *rest, out=out[part])
     return out
 
 
@@ -113,6 +114,8 @@ def rdna_dense_gemm(
     With VLLM_RDNA_DENSE_INT8 off the fp16 `weight` is used for every number of rows, unless it was
     released (is empty).
     """
+    if not isinstance(x, Tensor) or not x.dim():
+        reject("rdna_dense_gemm", "x", "a tensor [.., K]", _kind(x))
     y = _dense(x.reshape(-1, x.shape[-1]), weight, weight_i8, scale, bias)  # type: ignore[call-arg]
     return y.reshape(*x.shape[:-1], y.shape[-1])
 
@@ -140,7 +143,9 @@ def gemm_w8a8_fp8_dense(
     `[1]`, `[M]` or, with a_scale_K_groups above 1, `[M, a_scale_K_groups]`."""
     op = "gemm_w8a8_fp8_dense"
     w, scale, block = _fp8_rows(op, b_q, b_scales, group_size)
-    M = a_q.shape[0]
+    M = _matrix(op, "a_q", a_q).shape[0]
+    if not isinstance(a_scale, Tensor):
+        reject(op, "a_scale", "a tensor", _kind(a_scale))
     shape = (M, a_scale_K_groups) if a_scale_K_groups > 1 else (-1,)
     if a_scale_K_groups > 1 and a_scale.numel() != M * a_scale_K_groups:
         reject(op, "a_scale", f"shape [{M}, {a_scale_K_groups}]", list(a_scale.shape))
@@ -159,6 +164,8 @@ def mxfp4_gemm_rdna2(
 ) -> None:
     """linear.mxfp4_gemm into `c`: words int32 `[K / 8, N]` or their bytes, scales `[K / 32, N]`."""
     op = "mxfp4_gemm_rdna2"
+    for name, operand in (("a", a), ("b_q_weight", b_q_weight), ("b_scales", b_scales)):
+        _matrix(op, name, operand)
     w, scale = _kept(b_q_weight, b_scales, mxfp4_from_k_major)
     for name, size, got in (
         ("size_m", size_m, a.shape[0]),
@@ -231,6 +238,16 @@ def _given(t: Tensor | None) -> Tensor | None:
     return None if t is None or not t.numel() else t
 
 
+def _kind(value: object) -> str:
+    return f"{value.dim()} dimensions" if isinstance(value, Tensor) else type(value).__name__
+
+
+def _matrix(op: str, name: str, value: object) -> Tensor:
+    if not isinstance(value, Tensor) or value.dim() != 2:
+        reject(op, name, "a matrix", _kind(value))
+    return value
+
+
 def _written(op: str, c: object) -> Tensor:
     if not isinstance(c, Tensor):
         reject(op, "c", "a tensor, which the call fills", type(c).__name__)
@@ -241,9 +258,13 @@ def _fp8_rows(
     op: str, b_q: Tensor, b_scales: Tensor, group_size: int
 ) -> tuple[Tensor, Tensor, tuple[int, int] | None]:
     """Codes `[N, K]`, their scales and their block."""
-    K, N = b_q.shape
+    K, N = _matrix(op, "b_q", b_q).shape
+    if not isinstance(b_scales, Tensor):
+        reject(op, "b_scales", "a tensor", _kind(b_scales))
+    if type(group_size) is not int:
+        reject(op, "group_size", "an integer", repr(group_size))
     per_row = b_scales.numel() in (1, N)
-    groups = 1 if per_row else b_scales.shape[0]
+    groups = 1 if per_row or not b_scales.dim() else b_scales.shape[0]
     if not per_row and (
         group_size <= 0 or tuple(b_scales.shape) != (groups, N) or groups * group_size != K
     ):

@@ -184,6 +184,16 @@ def test_dense_layers_follow_the_switches(on, m16, rows, held, kernel):
             lambda a, b, s: linear_compat.gemm_w8a16_fp8_dense(a.float(), b, s, filled(), G),
             "x: expected torch.float16",
         ),
+        (lambda a, b, s: linear_compat.gemm_w8a16_fp8_dense(a, None, s, filled(), G), "b_q: exp"),
+        (lambda a, b, s: linear_compat.gemm_w8a16_fp8_dense(a, b[0], s, filled(), G), "b_q: exp"),
+        (lambda a, b, s: linear_compat.gemm_w8a16_fp8_dense(a, b, None, filled(), G), "b_scales:"),
+        (lambda a, b, s: linear_compat.gemm_w8a16_fp8_dense(a, b, s, filled(), "G"), "group_size"),
+        (lambda a, b, s: linear_compat.gemm_w8a8_fp8_dense(None, s, b, s, filled(), G), "a_q: exp"),
+        (lambda a, b, s: linear_compat.gemm_w8a8_fp8_dense(b, None, b, s, filled(), G), "a_scale"),
+        (lambda a, b, s: linear_compat.gemv_f16_rdna2(a, None), "gemv_f16: w: expected"),
+        (lambda a, b, s: linear_compat.gemv_i8_rdna2(None, b, s), "gemv_i8: x: expected"),
+        (lambda a, b, s: linear_compat.mxfp4_gemm_rdna2(a, a, None, s, 1, 1, 1), "b_q_weight: e"),
+        (lambda a, b, s: linear_compat.rdna_dense_gemm(a[0, 0], b, b, s), "x: expected a tensor"),
     ],
 )
 def test_refusals_name_the_argument(call, says):

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from rdna_jit import emulator
+from rdna_jit.errors import ContractError
 from rdna_jit.formats import pack_gptq
 from rdna_jit.ops.linear import gptq_gemm, w4a16_gemv
 from tests.ops.int4_data import Layer, activations, assert_close
@@ -96,6 +97,15 @@ def test_a_g_idx_in_order_is_no_act_order():
     g_idx[0], g_idx[63] = 1, 0  # the content changed, so it is looked at again
     plan = gptq_gemm.plan(*args, g_idx, zero_offset=1, shuffled=False)
     assert plan.kernel == "w4a16_act_order"
+
+
+def test_a_g_idx_is_in_order_for_its_own_number_of_groups_only():
+    layer, x = Layer.random(64, 16, 32), activations(1, 64)
+    g_idx = layer.groups.to(torch.int32)
+    words, one = layer.words(False), layer.scales[:1]
+    gptq_gemm(x, words, None, layer.scales, g_idx, zero_offset=0, shuffled=False)
+    with pytest.raises(ContractError, match=r"g_idx: expected groups 0..0, got values 0..1"):
+        gptq_gemm(x, words, None, one, g_idx, zero_offset=0, shuffled=False)
 
 
 @pytest.mark.parametrize("shift", [1, 2])

@@ -62,6 +62,7 @@ BAD = [
     (fp8_w8a16_gemm, BLOCKS, "w_scale", torch.ones(2, 2).t(), "a contiguous last dimension"),
     (fp8_w8a16_gemm, {**BLOCKS, "w_scale": torch.ones(2, 6)}, "block", (8, 12), "multiple of 8"),
     (fp8_w8a16_gemm, BLOCKS, "block", (8, 0), "two positive integers"),
+    (fp8_w8a16_gemm, BLOCKS, "block", 32, "two positive integers"),
     (fp8_w8a8_gemm, A8, "x_fp8", halves(M, K), "float8_e4m3fn, float8_e5m2 or uint8"),
     (fp8_w8a8_gemm, A8, "x_fp8", torch.ones(M, K).to(fnuz), "OCP float8"),
     (fp8_w8a8_gemm, A8, "x_scale", torch.ones(M).half(), "fp32 scales, got torch.float16"),

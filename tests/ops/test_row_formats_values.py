@@ -285,7 +285,8 @@ def test_more_rows_run_in_tiles_or_in_chunks():
 def test_empty_batch_no_columns_and_torch_ops():
     w, scale = fp8(9, 64), positive(9)
     assert fp8_w8a16_gemm(random(0, 64), w, scale).shape == (0, 9)
-    assert fp8_w8a8_gemm(fp8(0, 64), torch.ones(1), w, scale).shape == (0, 9)
+    for x_scale in (torch.ones(1), torch.ones(0), torch.ones(0, 1)):
+        assert fp8_w8a8_gemm(fp8(0, 64), x_scale, w, scale).shape == (0, 9)
     assert mxfp4_gemm(random(2, 64), *mxfp4(0, 64)).shape == (2, 0)
     x, q = random(2, 64), fp8(2, 64)
     ops = torch.ops.rdna_jit
