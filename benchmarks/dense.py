@@ -9,17 +9,17 @@ compiler at hand; times are a model's.
 
 from __future__ import annotations
 
-import argparse
-import json
-import re
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import torch
 
+from benchmarks import counters
+from rdna_jit.dispatch import Launch
 from rdna_jit.emulator.cards import CARDS
 from rdna_jit.formats import Int4Weight, pack_gptq, pack_int4, pack_zeros
 from rdna_jit.ops.linear import gptq_gemm
 
+Tensor = torch.Tensor
 SHAPES = ((2560, 1536), (4096, 2560), (5120, 5120))  # N, K
 ROWS = (1, 2, 4, 8, 16)
 GROUPS = (128, 32)
@@ -28,7 +28,7 @@ BOUNDS = {(128, 1): 1.75, (128, 2): 2.3, (128, 4): 3.3, (128, 8): 5.4, (32, 1): 
 
 
 @dataclass
-class Row:
+class Row(counters.Row):
     """One measured launch; bytes in MB (1e6)."""
 
     N: int
@@ -51,24 +51,15 @@ class Row:
     rel_l2: float
     max_norm: float
 
-    @property
-    def line(self) -> str:
-        limit = f"<={self.bound:g}" if self.bound else ""
-        return (
-            f"{self.N:>6}x{self.K:<6}{self.group:>4}{self.M:>4}{self.valu_per_weight:>8.3f}"
-            f"{limit:>7}{self.vgprs:>6}{self.spills:>7}{self.load_bytes:>6}"
-            f"{self.workgroups:>7}x{self.waves:<3}{self.waves_per_simd:>6}"
-            f"{self.requested_mb:>9.2f}{self.touched_mb:>8.2f}{self.time_us:>9.2f}"
-            f"{self.time_us / self.floor_us:>7.2f} {self.bound_by:<8}"
-            f"{self.rel_l2:>9.1e}{self.max_norm:>9.1e}"
-        )
-
-
-HEAD = (
-    f"{'N x K':>13}{'G':>4}{'M':>4}{'VALU/w':>8}{'bound':>7}{'VGPRs':>6}{'spills':>7}{'load':>6}"
-    f"{'grid':>11}{'w/SIMD':>6}{'req MB':>9}{'MB':>8}{'us':>9}{'/floor':>7} {'by':<8}"
-    f"{'rel L2':>9}{'max':>9}"
-)
+    COLUMNS = (
+        ("N x K", "{N:>6}x{K:<6}"), ("G", "{group:>4}"), ("M", "{M:>4}"),
+        ("VALU/w", "{valu_per_weight:>8.3f}"), ("bound", "{limit:>7}"), ("VGPRs", "{vgprs:>6}"),
+        ("spills", "{spills:>7}"), ("load", "{load_bytes:>6}"),
+        ("grid", "{workgroups:>7}x{waves:<3}"), ("w/SIMD", "{waves_per_simd:>7}"),
+        ("req MB", "{requested_mb:>9.2f}"),
+        ("MB", "{touched_mb:>8.2f}"), ("us", "{time_us:>9.2f}"), ("/floor", "{ratio:>7.2f}"),
+        ("by", " {bound_by:<8}"), ("rel L2", "{rel_l2:>9.1e}"), ("max", "{max_norm:>9.1e}"),
+    )  # fmt: skip
 
 
 def realistic(N: int, K: int, group: int, seed: int = 0) -> Int4Weight:
@@ -82,62 +73,53 @@ def realistic(N: int, K: int, group: int, seed: int = 0) -> Int4Weight:
 
 def measure(weight: Int4Weight, M: int, card: str) -> Row:
     """Profile one call on the emulator and compare its result with float64."""
-    K, N, group = weight.K, weight.N, weight.group_size
-    x = torch.randn(M, K, generator=torch.Generator().manual_seed(1)).half()
-    plan = gptq_gemm.plan(x, weight)  # type: ignore[attr-defined]
-    launch = plan.launches[0]
+    x = torch.randn(M, weight.K, generator=torch.Generator().manual_seed(1)).half()
+    (launch,) = gptq_gemm.plan(x, weight).launches  # type: ignore[attr-defined]
+    operands = (x, weight.qweight, weight.qzeros, weight.scales, weight.perm, None)
+    return row_of(launch, operands, weight, BOUNDS, card)
+
+
+def row_of(
+    launch: Launch,
+    operands: tuple[Tensor | None, ...],
+    weight: Int4Weight,
+    bounds: dict[tuple[int, int], float],
+    card: str,
+) -> Row:
+    """The launch of a decode kernel on `operands`, x first, that stand for `weight`."""
+    x, N, K = operands[0], weight.N, weight.K
+    assert x is not None and isinstance(launch.grid, tuple) and isinstance(launch.block, int)
+    M, group = len(x), weight.group_size
     out = torch.full((M, N), torch.nan).half()
-    args = (x, weight.qweight, weight.qzeros, weight.scales, weight.perm, None, out, M)
-    profile = launch.kernel.profile(launch.grid, launch.block, *args, card=card)
-    resources = launch.kernel.resources
-    want = x.double() @ weight.dequantize(torch.float64)
-    error = (out.double() - want).abs()
-    operands = weight.nbytes + x.nbytes + out.nbytes
+    profile = launch.kernel.profile(launch.grid, launch.block, *operands, out, M, card=card)
+    rel_l2, max_norm = counters.errors(out, x.double() @ weight.dequantize(torch.float64))
     return Row(
         N,
         K,
         group,
         M,
         valu_per_weight=profile.valu * 32 / (N * K),
-        bound=BOUNDS.get((group, M)),
-        vgprs=resources.vgprs,
-        spills=resources.vgpr_spills + resources.sgpr_spills,
-        load_bytes=_weight_load_bytes(launch.kernel.isa()),
+        bound=bounds.get((group, M)),
+        load_bytes=counters.widest_load(launch.kernel),
         workgroups=launch.grid[0] * launch.grid[1],
         waves=launch.block // 32,
-        waves_per_simd=resources.waves_per_simd,
-        requested_mb=profile.bytes_loaded / 1e6,
-        touched_mb=profile.lines_distinct * 128 / 1e6,
-        time_us=profile.time_us,
-        floor_us=operands / CARDS[card].read_gbs / 1e3,
-        bound_by=profile.bound_by,
-        rel_l2=float(error.norm() / want.norm()),
-        max_norm=float(error.max() / want.abs().max()),
+        floor_us=(weight.nbytes + x.nbytes + out.nbytes) / CARDS[card].read_gbs / 1e3,
+        rel_l2=rel_l2,
+        max_norm=max_norm,
+        **counters.resources(launch.kernel),
+        **counters.figures(profile),
     )
 
 
-def _weight_load_bytes(isa: str) -> int:
-    """Bytes per lane of the widest vector load: the weights'."""
-    widths = re.findall(r"global_load_dword(?:x(\d))?\b", isa)
-    return 4 * max((int(width or 1) for width in widths), default=0)
-
-
 def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
-    parser.add_argument("--json", action="store_true", help="one JSON object per line")
-    parser.add_argument("--card", default="V620", choices=sorted(CARDS))
-    parser.add_argument("--rows", type=int, nargs="*", default=ROWS, metavar="M")
+    parser = counters.options_of(__doc__, ROWS)
     parser.add_argument("--groups", type=int, nargs="*", default=GROUPS, metavar="G")
-    parser.add_argument("--shape", type=int, nargs=2, action="append", metavar=("N", "K"))
     options = parser.parse_args(arguments)
-    if not options.json:
-        print(HEAD)
-    for N, K in options.shape or SHAPES:
-        for group in options.groups:
-            weight = realistic(N, K, group)
-            for M in options.rows:
-                row = measure(weight, M, options.card)
-                print(json.dumps(asdict(row)) if options.json else row.line, flush=True)
+    layers = (
+        realistic(N, K, group) for N, K in options.shape or SHAPES for group in options.groups
+    )
+    rows = (measure(layer, M, options.card) for layer in layers for M in options.rows)
+    counters.show(Row.head(), rows, options.json)
 
 
 if __name__ == "__main__":

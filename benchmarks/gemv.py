@@ -8,14 +8,12 @@ against float64. `--slice` cuts N, and the kernel is the one of the whole layer.
 
 from __future__ import annotations
 
-import argparse
-import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from benchmarks.dense import _weight_load_bytes
+from benchmarks import counters
 from rdna_jit import formats
 from rdna_jit.emulator.cards import CARDS
 from rdna_jit.ops._dense_gemv import GEMV_FP8, GemvCall, choose
@@ -56,7 +54,7 @@ MOST = {
 
 
 @dataclass
-class Row:
+class Row(counters.Row):
     """One measured launch; bytes in MB (1e6)."""
 
     form: str
@@ -77,21 +75,14 @@ class Row:
     bound_by: str
     rel_l2: float
 
-    @property
-    def line(self) -> str:
-        return (
-            f"{self.form:<11}{self.N:>6}x{self.K:<6}{self.M:>4}{self.valu_per_weight:>8.3f}"
-            f"{self.vgprs:>6}{self.spills:>7}{self.load_bytes:>6}"
-            f"{self.workgroups:>7}x{self.waves:<3}{self.waves_per_simd:>6}"
-            f"{self.requested_mb:>9.2f}{self.touched_mb:>8.2f}{self.time_us:>9.2f}"
-            f"{self.time_us / self.floor_us:>7.2f} {self.bound_by:<8}{self.rel_l2:>9.1e}"
-        )
-
-
-HEAD = (
-    f"{'form':<11}{'N x K':>13}{'M':>4}{'VALU/w':>8}{'VGPRs':>6}{'spills':>7}{'load':>6}"
-    f"{'grid':>11}{'w/SIMD':>6}{'req MB':>9}{'MB':>8}{'us':>9}{'/floor':>7} {'by':<8}{'rel L2':>9}"
-)
+    COLUMNS = (
+        ("form", "{form:<11}"), ("N x K", "{N:>6}x{K:<6}"), ("M", "{M:>4}"),
+        ("VALU/w", "{valu_per_weight:>8.3f}"), ("VGPRs", "{vgprs:>6}"), ("spills", "{spills:>7}"),
+        ("load", "{load_bytes:>6}"), ("grid", "{workgroups:>7}x{waves:<3}"),
+        ("w/SIMD", "{waves_per_simd:>7}"), ("req MB", "{requested_mb:>9.2f}"),
+        ("MB", "{touched_mb:>8.2f}"), ("us", "{time_us:>9.2f}"), ("/floor", "{ratio:>7.2f}"),
+        ("by", " {bound_by:<8}"), ("rel L2", "{rel_l2:>9.1e}"),
+    )  # fmt: skip
 
 
 @dataclass
@@ -161,46 +152,33 @@ def measure(form: str, N: int, K: int, M: int, card: str, columns: int | None = 
     profile = kernel.profile(
         groups, waves * 32, x.codes, w.codes, w.scale, x.scale, None, out, M, card=card
     )
-    want = x.exact @ w.exact.T
     operands = w.nbytes + x.nbytes + out.nbytes
-    resources = kernel.resources
     return Row(
         form,
         N,
         K,
         M,
         valu_per_weight=profile.valu * 32 / (N * K),
-        vgprs=resources.vgprs,
-        spills=resources.vgpr_spills + resources.sgpr_spills,
-        load_bytes=_weight_load_bytes(kernel.isa()),
+        load_bytes=counters.widest_load(kernel),
         workgroups=groups,
         waves=waves,
-        waves_per_simd=resources.waves_per_simd,
-        requested_mb=profile.bytes_loaded / 1e6,
-        touched_mb=profile.lines_distinct * 128 / 1e6,
-        time_us=profile.time_us,
         floor_us=operands / CARDS[card].read_gbs / 1e3,
-        bound_by=profile.bound_by,
-        rel_l2=float((out.double() - want).norm() / want.norm()),
+        rel_l2=counters.errors(out, x.exact @ w.exact.T)[0],
+        **counters.resources(kernel),
+        **counters.figures(profile),
     )
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
-    parser.add_argument("--json", action="store_true", help="one JSON object per line")
-    parser.add_argument("--card", default="V620", choices=sorted(CARDS))
-    parser.add_argument("--rows", type=int, nargs="*", default=ROWS, metavar="M")
+    parser = counters.options_of(__doc__, ROWS)
     parser.add_argument("--form", nargs="*", default=tuple(FORMS), choices=tuple(FORMS))
-    parser.add_argument("--shape", type=int, nargs=2, action="append", metavar=("N", "K"))
     parser.add_argument("--slice", type=int, metavar="N", help="measure this many columns")
     options = parser.parse_args(arguments)
-    if not options.json:
-        print(HEAD)
-    for N, K in options.shape or SHAPES:
-        for form in options.form:
-            for M in options.rows:
-                row = measure(form, N, K, M, options.card, options.slice)
-                print(json.dumps(asdict(row)) if options.json else row.line, flush=True)
+    rows = (
+        measure(form, N, K, M, options.card, options.slice)
+        for N, K in options.shape or SHAPES for form in options.form for M in options.rows
+    )  # fmt: skip
+    counters.show(Row.head(), rows, options.json)
 
 
 if __name__ == "__main__":

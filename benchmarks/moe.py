@@ -15,13 +15,12 @@ counted alike.
 from __future__ import annotations
 
 import argparse
-import json
-import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 
 import torch
 
+from benchmarks import counters
 from rdna_jit.emulator.cards import CARDS
 from rdna_jit.emulator.profile import Profile
 from rdna_jit.emulator.profiling import profiling
@@ -60,7 +59,7 @@ LAYERS = {
 
 
 @dataclass
-class Row:
+class Row(counters.Row):
     """One launch, or all; bytes in MB (1e6)."""
 
     format: str
@@ -87,27 +86,24 @@ class Row:
     max_norm: float | None = None
     layer: str = ""
 
+    COLUMNS = (
+        ("", "{format:<6}"), ("M", "{M:>3}"), ("stage", " {stage:<8}"),
+        ("live", "{live_slots:>5}/{live_experts:<4}"), ("VALU", "{valu:>7.2f}"),
+        ("bound", "{limit:>6}"), ("peer", "{known_peer:>6}"), ("VGPRs", "{vgprs:>6}"),
+        ("spills", "{spills:>7}"), ("load", "{load_bytes:>5}"), ("grid", "{shape:>13}"),
+        ("w/SIMD", "{waves_per_simd:>7}"), ("req MB", "{requested_mb:>9.2f}"),
+        ("MB", "{touched_mb:>8.2f}"), ("reads", "{weight_reads:>7.2f}"), ("us", "{time_us:>8.2f}"),
+        ("floor", "{floor_us:>8.2f}"), ("ratio", "{ratio:>7.2f}"), ("by", " {bound_by:<8}"),
+        ("   rel L2      max", "{errors:<18}"),
+    )  # fmt: skip
+
     @property
-    def line(self) -> str:
-        limit = f"<={self.bound:g}" if self.bound else ""
-        peer = f"{self.peer:g}" if self.peer else ""
-        grid = "x".join(map(str, self.grid)) + (f" of {self.waves}" if self.waves else "")
-        errors = "" if self.rel_l2 is None else f"{self.rel_l2:>9.1e}{self.max_norm:>9.1e}"
-        return (
-            f"{self.format:<6}{self.M:>3} {self.stage:<8}{self.live_slots:>5}/"
-            f"{self.live_experts:<4}{self.valu:>7.2f}{limit:>6}{peer:>6}{self.vgprs:>6}"
-            f"{self.spills:>7}{self.load_bytes:>5}{grid:>13}{self.waves_per_simd:>7}"
-            f"{self.requested_mb:>9.2f}{self.touched_mb:>8.2f}{self.weight_reads:>7.2f}"
-            f"{self.time_us:>8.2f}{self.floor_us:>8.2f}{self.time_us / self.floor_us:>7.2f}"
-            f" {self.bound_by:<8}{errors}"
-        )
+    def known_peer(self) -> str:
+        return f"{self.peer:g}" if self.peer else ""
 
-
-HEAD = (
-    f"{'':<6}{'M':>3} {'stage':<8}{'live':>10}{'VALU':>7}{'bound':>6}{'peer':>6}{'VGPRs':>6}"
-    f"{'spills':>7}{'load':>5}{'grid':>13}{'w/SIMD':>7}{'req MB':>9}{'MB':>8}{'reads':>7}{'us':>8}"
-    f"{'floor':>8}{'ratio':>7} {'by':<8}{'rel L2':>9}{'max':>9}"
-)
+    @property
+    def shape(self) -> str:
+        return "x".join(map(str, self.grid)) + (f" of {self.waves}" if self.waves else "")
 
 
 def weights(
@@ -191,7 +187,7 @@ def measure(
         plan.launches, profiles, stages, strict=True
     ):
         profile = Profile.from_launch(found.stats, card=card)
-        resources, values = launch.kernel.resources, launch.kernel.values
+        values = launch.kernel.values
         parts = [tensors.get(n) for n in (name, f"{name}_scale", f"{name}_zp")]
         per_expert = sum(t.nbytes for t in parts if t is not None) / layer.E
         operands = distinct * per_expert + rest.nbytes + live * layer.I * 2
@@ -206,18 +202,13 @@ def measure(
             others += distinct * size * bits / 128 * per_load / shared
         rows.append(Row(
             format, M, stage, live, distinct, profile.valu * 32 * 32 / (live * size),
-            vgprs=resources.vgprs,
-            spills=resources.vgpr_spills + resources.sgpr_spills,
-            load_bytes=_widest_load(launch.kernel.isa()),
+            load_bytes=counters.widest_load(launch.kernel),
             grid=launch.grid,
             waves=launch.block // 32,
-            waves_per_simd=resources.waves_per_simd,
-            requested_mb=profile.bytes_loaded / 1e6,
-            touched_mb=profile.lines_distinct * 128 / 1e6,
             weight_reads=(profile.bytes_loaded - others) / (distinct * size * bits / 8),
-            time_us=profile.time_us,
             floor_us=operands / CARDS[card].read_gbs / 1e3,
-            bound_by=profile.bound_by,
+            **counters.resources(launch.kernel),
+            **counters.figures(profile),
         ))  # fmt: skip
         total_valu += profile.valu
     symmetric = format == "int4" and "w1_zp" not in tensors
@@ -251,11 +242,6 @@ def _rows_per_lane(values: dict[str, object]) -> int:
     return int(values["ROWS"]) if "ROWS" in values else 2 * int(values["PAIRS"])  # type: ignore[call-overload]
 
 
-def _widest_load(isa: str) -> int:
-    widths = re.findall(r"global_load_dword(?:x(\d))?\b", isa)
-    return 4 * max((int(width or 1) for width in widths), default=0)
-
-
 def _errors(
     arguments: dict[str, torch.Tensor],
     weights: MoEWeights,
@@ -273,8 +259,7 @@ def _errors(
             gate, up = (dense[0][0] @ arguments["hidden_states"][m].double()).chunk(2)
             activation = (torch.nn.functional.silu(gate) * up).half().double()
             want[m] += float(arguments["topk_weights"][m, j]) * (dense[1][0] @ activation)
-    error = (out.double() - want).abs()
-    return float(error.norm() / want.norm()), float(error.max() / want.abs().max())
+    return counters.errors(out, want)
 
 
 def decode(options: argparse.Namespace, name: str) -> Iterator[Row]:
@@ -290,9 +275,7 @@ def decode(options: argparse.Namespace, name: str) -> Iterator[Row]:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
-    parser.add_argument("--json", action="store_true", help="one JSON object per line")
-    parser.add_argument("--card", default="V620", choices=sorted(CARDS))
+    parser = counters.plain_options(__doc__)
     parser.add_argument("--tokens", type=int, nargs="*", default=TOKENS, metavar="M")
     parser.add_argument("--formats", nargs="*", default=("int4",), choices=FORMATS)
     parser.add_argument("--layers", nargs="*", default=("flash-next",), choices=LAYERS)
@@ -302,10 +285,7 @@ def main(arguments: list[str] | None = None) -> None:
         parser.add_argument(f"--{name}", type=int, help="instead of the layers' own")
     options = parser.parse_args(arguments)
     for name in options.layers:
-        if not options.json:
-            print(f"{name}\n{HEAD}")
-        for row in decode(options, name):
-            print(json.dumps(asdict(row)) if options.json else row.line, flush=True)
+        counters.show(f"{name}\n{Row.head()}", decode(options, name), options.json)
 
 
 if __name__ == "__main__":

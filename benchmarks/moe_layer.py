@@ -7,13 +7,12 @@ both in us with launches; and which kernels `variant="auto"` takes.
 
 from __future__ import annotations
 
-import argparse
-import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import torch
 
+from benchmarks import counters
 from rdna_jit.dispatch import plan_of
 from rdna_jit.emulator.profiling import profiling
 from rdna_jit.formats import MoEWeights
@@ -26,7 +25,7 @@ EXPERTS, CHOICES, HIDDEN, INTERMEDIATE, GROUP = 16, 2, 2048, 768, 128
 
 
 @dataclass
-class Row:
+class Row(counters.Row):
     """Times in us."""
 
     format: str
@@ -37,15 +36,11 @@ class Row:
     tiled_estimate: float
     chosen: str
 
-    @property
-    def line(self) -> str:
-        return (
-            f"{self.format:<7}{self.M:>4}{self.decode_us:>10.1f}{self.decode_estimate:>10.1f}"
-            f"{self.tiled_us:>10.1f}{self.tiled_estimate:>10.1f}  {self.chosen}"
-        )
-
-
-HEAD = f"{'format':<7}{'M':>4}{'decode':>10}{'estimate':>10}{'tiled':>10}{'estimate':>10}  chosen"
+    COLUMNS = (
+        ("format", "{format:<7}"), ("M", "{M:>4}"), ("decode", "{decode_us:>10.1f}"),
+        ("estimate", "{decode_estimate:>10.1f}"), ("tiled", "{tiled_us:>10.1f}"),
+        ("estimate", "{tiled_estimate:>10.1f}"), ("chosen", "  {chosen:<7}"),
+    )  # fmt: skip
 
 
 def measure(format: str, tokens: tuple[int, ...]) -> Iterator[Row]:
@@ -73,16 +68,12 @@ def measure(format: str, tokens: tuple[int, ...]) -> Iterator[Row]:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
-    parser.add_argument("--json", action="store_true", help="one JSON object per line")
+    parser = counters.plain_options(__doc__, card=False)
     parser.add_argument("--tokens", type=int, nargs="*", default=TOKENS, metavar="M")
     parser.add_argument("--format", nargs="*", default=FORMATS, help="of MoEWeights")
     options = parser.parse_args(arguments)
-    if not options.json:
-        print(HEAD)
-    for format in options.format:
-        for row in measure(format, tuple(options.tokens)):
-            print(json.dumps(asdict(row)) if options.json else row.line, flush=True)
+    rows = (row for format in options.format for row in measure(format, tuple(options.tokens)))
+    counters.show(Row.head(), rows, options.json)
 
 
 if __name__ == "__main__":

@@ -11,12 +11,12 @@ not fill. Errors are against float64. Counts are exact for the compiler at hand.
 
 from __future__ import annotations
 
-import argparse
-import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
+from benchmarks import counters
+from benchmarks.moe import LAYERS, Layer
 from rdna_jit.emulator.profile import Profile
 from rdna_jit.emulator.profiling import profiling
 from rdna_jit.formats import MoEWeights
@@ -32,31 +32,14 @@ STAGES = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Layer:
-    """Sizes of a layer; E of its E_g experts are here."""
-
-    H: int = 2560
-    I: int = 640  # noqa: E741
-    G: int = 128
-    T: int = 10
-    E: int = 4
-    E_g: int = 512
-
-
-LAYERS = {
-    "flash-next": Layer(),
-    "30b": Layer(2048, 768, 32, 8, 4, 128),
-    "30b-tp4": Layer(2048, 192, 32, 8, 4, 128),
-    "35b": Layer(2048, 512, 32, 8, 4, 256),
-    "122b": Layer(3072, 1024, 128, 8, 4, 256),
-    "v4-flash-tp4": Layer(4096, 512, 32, 6, 4, 256),
-    "glm-tp4": Layer(4096, 512, 128, 8, 4, 288),
-}
+EXPERTS = {  # of the whole layer
+    "flash-next": 512, "30b": 128, "30b-tp4": 128, "35b": 256, "122b": 256, "v4-flash-tp4": 256,
+    "glm-tp4": 288,
+}  # fmt: skip
 
 
 @dataclass
-class Row:
+class Row(counters.Row):
     """One launch, or all; bytes in MB (1e6)."""
 
     layer: str
@@ -79,23 +62,15 @@ class Row:
     rel_l2: float | None = None
     max_norm: float | None = None
 
-    @property
-    def line(self) -> str:
-        errors = "" if self.rel_l2 is None else f"{self.rel_l2:>9.1e}{self.max_norm:>9.1e}"
-        return (
-            f"{self.layer:<13}{self.format:<6}{self.M:>5} {self.stage:<8}{self.slots:>6}"
-            f"{self.valu:>11}{self.valu_padded:>8.3f}{self.valu_useful:>8.3f}{self.vgprs:>6}"
-            f"{self.spills:>7}{self.waves_per_simd:>7}{self.requested_mb:>9.2f}"
-            f"{self.touched_mb:>8.2f}{self.time_us:>9.2f} {self.bound_by:<8}"
-            f"{self.tflops_padded:>7.2f}{self.tflops_useful:>7.2f}{errors}"
-        )
-
-
-HEAD = (
-    f"{'layer':<13}{'':<6}{'M':>5} {'stage':<8}{'slots':>6}{'VALU':>11}{'padded':>8}{'useful':>8}"
-    f"{'VGPRs':>6}{'spills':>7}{'w/SIMD':>7}{'req MB':>9}{'MB':>8}{'us':>9} {'by':<8}"
-    f"{'TF pad':>7}{'TF':>7}{'rel L2':>9}{'max':>9}"
-)
+    COLUMNS = (
+        ("layer", "{layer:<13}"), ("", "{format:<6}"), ("M", "{M:>5}"), ("stage", " {stage:<8}"),
+        ("slots", "{slots:>6}"), ("VALU", "{valu:>11}"), ("padded", "{valu_padded:>8.3f}"),
+        ("useful", "{valu_useful:>8.3f}"), ("VGPRs", "{vgprs:>6}"), ("spills", "{spills:>7}"),
+        ("w/SIMD", "{waves_per_simd:>7}"), ("req MB", "{requested_mb:>9.2f}"),
+        ("MB", "{touched_mb:>8.2f}"), ("us", "{time_us:>9.2f}"), ("by", " {bound_by:<8}"),
+        ("TF pad", "{tflops_padded:>7.2f}"), ("TF", "{tflops_useful:>7.2f}"),
+        ("   rel L2      max", "{errors:<18}"),
+    )  # fmt: skip
 
 
 def routing(layer: Layer, M: int, seed: int = 0) -> dict[str, torch.Tensor]:
@@ -140,16 +115,9 @@ def measure(layer: Layer, format: str, M: int, card: str, name: str = "") -> lis
     padded = 0
     for launch, profile in zip(plan.launches, profiles, strict=True):
         stage = STAGES[launch.kernel.name]
-        resources = launch.kernel.resources
         row = Row(
             name, format, M, stage, slots, profile.valu,
-            vgprs=resources.vgprs,
-            spills=resources.vgpr_spills + resources.sgpr_spills,
-            waves_per_simd=resources.waves_per_simd,
-            requested_mb=profile.bytes_loaded / 1e6,
-            touched_mb=profile.lines_distinct * 128 / 1e6,
-            time_us=profile.time_us,
-            bound_by=profile.bound_by,
+            **counters.resources(launch.kernel), **counters.figures(profile),
         )  # fmt: skip
         if stage in per_slot:
             # A dot is two multiplications in 32 lanes, or four.
@@ -184,27 +152,27 @@ def _errors(
         gate, up = (x[m].double() @ w1[e].T).chunk(2, 1)
         act = (torch.nn.functional.silu(gate) * up).half().double()
         want.index_add_(0, m, router[m, j, None].double() * (act @ w2[e].T))
-    off = y.double() - want
-    return float(off.norm() / want.norm()), float(off.abs().max() / want.abs().max())
+    return counters.errors(y, want)
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = counters.plain_options(__doc__)
     parser.add_argument("--layer", nargs="+", default=["flash-next"], choices=(*LAYERS, "all"))
     parser.add_argument("--format", nargs="+", default=["int4"], choices=FORMATS)
     parser.add_argument("--tokens", nargs="+", type=int, default=TOKENS)
     parser.add_argument("--experts", type=int, default=4, help="of the layer, on this rank")
-    parser.add_argument("--card", default="V620")
-    parser.add_argument("--json", action="store_true", help="one JSON object per line")
     options = parser.parse_args(arguments)
-    if not options.json:
-        print(f"reference kernels: {PEER} vector instructions per useful multiplication\n{HEAD}")
-    for name in LAYERS if "all" in options.layer else options.layer:
-        for format in options.format:
-            for M in options.tokens:
-                layer = Layer(**{**asdict(LAYERS[name]), "E": options.experts})
-                for row in measure(layer, format, M, options.card, name):
-                    print(json.dumps(asdict(row)) if options.json else row.line)
+    peer = f"reference kernels: {PEER} vector instructions per useful multiplication"
+    rows = (
+        row
+        for name in (LAYERS if "all" in options.layer else options.layer)
+        for format in options.format for M in options.tokens
+        for row in measure(
+            replace(LAYERS[name], E=options.experts, E_g=EXPERTS[name]),
+            format, M, options.card, name,
+        )
+    )  # fmt: skip
+    counters.show(f"{peer}\n{Row.head()}", rows, options.json)
 
 
 if __name__ == "__main__":

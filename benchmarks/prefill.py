@@ -11,13 +11,11 @@ slice's.
 
 from __future__ import annotations
 
-import argparse
-import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import torch
 
-from benchmarks import gemv
+from benchmarks import counters, gemv
 from benchmarks.dense import realistic
 from rdna_jit.dispatch import Plan
 from rdna_jit.emulator.cards import CARDS
@@ -49,7 +47,7 @@ MOST = {
 
 
 @dataclass
-class Row:
+class Row(counters.Row):
     """One measured call; `valu_us`, `lds_us`, `dram_us` and `bound_by` are of the first launch."""
 
     form: str
@@ -70,22 +68,14 @@ class Row:
     bound_by: str
     rel_l2: float
 
-    @property
-    def line(self) -> str:
-        return (
-            f"{self.form:<11}{self.N:>6}x{self.K:<6}{self.M:>5}{self.valu_per_mac:>8.4f}"
-            f"{self.vgprs:>6}{self.spills:>7}{self.workgroups:>6} /{self.splits:<3}"
-            f"{self.waves_per_simd:>6}{self.valu_us:>9.1f}{self.lds_us:>9.1f}{self.dram_us:>9.1f}"
-            f"{self.time_us:>9.1f}{self.time_us / self.floor_us:>7.2f} {self.bound_by:<8}"
-            f"{self.rel_l2:>9.1e}"
-        )
-
-
-HEAD = (
-    f"{'form':<11}{'N x K':>13}{'M':>5}{'VALU':>8}{'VGPRs':>6}{'spills':>7}{'grid/K':>11}"
-    f"{'w/SIMD':>6}{'valu us':>9}{'lds us':>9}{'dram us':>9}{'us':>9}{'/floor':>7} {'by':<8}"
-    f"{'rel L2':>9}"
-)
+    COLUMNS = (
+        ("form", "{form:<11}"), ("N x K", "{N:>6}x{K:<6}"), ("M", "{M:>5}"),
+        ("VALU", "{valu_per_mac:>8.4f}"), ("VGPRs", "{vgprs:>6}"), ("spills", "{spills:>7}"),
+        ("grid/K", "{workgroups:>6} /{splits:<3}"), ("w/SIMD", "{waves_per_simd:>7}"),
+        ("valu us", "{valu_us:>9.1f}"), ("lds us", "{lds_us:>9.1f}"),
+        ("dram us", "{dram_us:>9.1f}"), ("us", "{time_us:>9.1f}"), ("/floor", "{ratio:>7.2f}"),
+        ("by", " {bound_by:<8}"), ("rel L2", "{rel_l2:>9.1e}"),
+    )  # fmt: skip
 
 
 @dataclass
@@ -149,7 +139,7 @@ def measure(form: str, N: int, K: int, M: int, card: str, columns: int | None = 
         grid = list(launch.grid)  # type: ignore[arg-type]
         grid[1] = -(-columns // (128 if len(grid) == 3 else 1024))
         profiles.append(kernel.profile(tuple(grid), launch.block, *args, card=card))
-    tile, bounds, resources = profiles[0], profiles[0].estimate.bounds, kernels[0].resources
+    tile, bounds = profiles[0], profiles[0].estimate.bounds
     found = CARDS[card]
     nbytes = out.nbytes + sum(t.nbytes for t in case.operands if t is not None)
     dots = M * columns * K / 64 / (2 * found.compute_units * found.clock_ghz * 1e3 * ISSUE_DOT2)
@@ -159,37 +149,29 @@ def measure(form: str, N: int, K: int, M: int, card: str, columns: int | None = 
         K,
         M,
         valu_per_mac=sum(p.valu for p in profiles) * 32 / (M * columns * K),
-        vgprs=resources.vgprs,
-        spills=resources.vgpr_spills + resources.sgpr_spills,
         workgroups=tile.grid[0] * tile.grid[1] * tile.grid[2],
         splits=splits,
-        waves_per_simd=resources.waves_per_simd,
         valu_us=bounds["valu"],
         lds_us=bounds["lds"],
         dram_us=bounds["dram"],
-        time_us=sum(p.time_us for p in profiles),
         floor_us=max(dots, nbytes / found.read_gbs / 1e3),
+        time_us=sum(p.time_us for p in profiles),
         bound_by=tile.bound_by,
-        rel_l2=float((out.double() - case.exact).norm() / case.exact.norm()),
+        rel_l2=counters.errors(out, case.exact)[0],
+        **counters.resources(kernels[0]),
     )
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
-    parser.add_argument("--json", action="store_true", help="one JSON object per line")
-    parser.add_argument("--card", default="V620", choices=sorted(CARDS))
-    parser.add_argument("--rows", type=int, nargs="*", default=ROWS, metavar="M")
+    parser = counters.options_of(__doc__, ROWS)
     parser.add_argument("--form", nargs="*", default=tuple(FORMS), choices=tuple(FORMS))
-    parser.add_argument("--shape", type=int, nargs=2, action="append", metavar=("N", "K"))
     parser.add_argument("--slice", type=int, metavar="N", help="measure this many columns")
     options = parser.parse_args(arguments)
-    if not options.json:
-        print(HEAD)
-    for N, K in options.shape or SHAPES:
-        for form in options.form:
-            for M in options.rows:
-                row = measure(form, N, K, M, options.card, options.slice)
-                print(json.dumps(asdict(row)) if options.json else row.line, flush=True)
+    rows = (
+        measure(form, N, K, M, options.card, options.slice)
+        for N, K in options.shape or SHAPES for form in options.form for M in options.rows
+    )  # fmt: skip
+    counters.show(Row.head(), rows, options.json)
 
 
 if __name__ == "__main__":

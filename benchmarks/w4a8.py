@@ -9,12 +9,11 @@ exact for the compiler at hand; times are a model's.
 
 from __future__ import annotations
 
-import argparse
-import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import torch
 
+from benchmarks import counters
 from benchmarks.dense import realistic
 from rdna_jit.emulator.cards import CARDS
 from rdna_jit.ops.linear import quantize_int8_grouped, w4a8_gemm
@@ -26,7 +25,7 @@ BOUNDS = {128: 0.30, 64: 0.33, 32: 0.40}  # vector instructions per multiply-add
 
 
 @dataclass
-class Row:
+class Row(counters.Row):
     """One measured call."""
 
     M: int
@@ -45,20 +44,14 @@ class Row:
     rel_l2: float
     rel_l2_exact: float
 
-    @property
-    def line(self) -> str:
-        return (
-            f"{self.N:>6}x{self.K:<6}{self.group:>4}{self.M:>5}{self.valu_per_mac:>9.4f}"
-            f"{self.valu_per_value:>7.1f}{self.vgprs:>6}{self.spills:>7}{self.waves_per_simd:>7}"
-            f"{self.workgroups:>6}{self.lds_share:>7.2f}{self.time_us:>9.1f}{self.peak_us:>8.1f}"
-            f"{self.rel_l2:>9.1e}{self.rel_l2_exact:>9.1e}"
-        )
-
-
-HEAD = (
-    f"{'N x K':>13}{'G':>4}{'M':>5}{'VALU/MAC':>9}{'/value':>7}{'VGPRs':>6}{'spills':>7}"
-    f"{'w/SIMD':>7}{'grid':>6}{'LDS':>7}{'us':>9}{'peak':>8}{'rel L2':>9}{'exact':>9}"
-)
+    COLUMNS = (
+        ("N x K", "{N:>6}x{K:<6}"), ("G", "{group:>4}"), ("M", "{M:>5}"),
+        ("VALU/MAC", "{valu_per_mac:>9.4f}"), ("/value", "{valu_per_value:>7.1f}"),
+        ("VGPRs", "{vgprs:>6}"), ("spills", "{spills:>7}"), ("w/SIMD", "{waves_per_simd:>7}"),
+        ("grid", "{workgroups:>6}"), ("LDS", "{lds_share:>7.2f}"), ("us", "{time_us:>9.1f}"),
+        ("peak", "{peak_us:>8.1f}"), ("rel L2", "{rel_l2:>9.1e}"),
+        ("exact", "{rel_l2_exact:>9.1e}"),
+    )  # fmt: skip
 
 
 def measure(M: int, N: int, K: int, group: int, card: str) -> Row:
@@ -87,7 +80,6 @@ def measure(M: int, N: int, K: int, group: int, card: str) -> Row:
     codes, scale, _ = quantize_int8_grouped(x, group)
     rounded = (codes.double().view(M, groups, group) * scale.double()[..., None]).flatten(1)
     w = weight.dequantize(torch.float64)
-    resources = tile.kernel.resources
     bounds = profiles[1].estimate.bounds
     return Row(
         M,
@@ -96,37 +88,25 @@ def measure(M: int, N: int, K: int, group: int, card: str) -> Row:
         group,
         valu_per_mac=profiles[1].valu * 32 / (M * N * K),
         valu_per_value=profiles[0].valu * 32 / (M * K),
-        vgprs=resources.vgprs,
-        spills=resources.vgpr_spills + resources.sgpr_spills,
-        waves_per_simd=resources.waves_per_simd,
         workgroups=tile.grid[0] * tile.grid[1] * tile.grid[2],
         lds_share=bounds["lds"] / bounds["valu"],
         time_us=sum(profile.time_us for profile in profiles),
         peak_us=2 * M * N * K / CARDS[card].dot4_tops / 1e6,
-        rel_l2=_error(out, rounded @ w),
-        rel_l2_exact=_error(out, x.double() @ w),
+        rel_l2=counters.errors(out, rounded @ w)[0],
+        rel_l2_exact=counters.errors(out, x.double() @ w)[0],
+        **counters.resources(tile.kernel),
     )
 
 
-def _error(y: torch.Tensor, want: torch.Tensor) -> float:
-    return float((y.double() - want).norm() / want.norm())
-
-
 def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
-    parser.add_argument("--json", action="store_true", help="one JSON object per line")
-    parser.add_argument("--card", default="V620", choices=sorted(CARDS))
-    parser.add_argument("--rows", type=int, nargs="*", default=ROWS, metavar="M")
+    parser = counters.options_of(__doc__, ROWS)
     parser.add_argument("--groups", type=int, nargs="*", default=GROUPS, metavar="G")
-    parser.add_argument("--shape", type=int, nargs=2, action="append", metavar=("N", "K"))
     options = parser.parse_args(arguments)
-    if not options.json:
-        print(HEAD)
-    for N, K in options.shape or SHAPES:
-        for group in options.groups:
-            for M in options.rows:
-                row = measure(M, N, K, group, options.card)
-                print(json.dumps(asdict(row)) if options.json else row.line, flush=True)
+    rows = (
+        measure(M, N, K, group, options.card)
+        for N, K in options.shape or SHAPES for group in options.groups for M in options.rows
+    )  # fmt: skip
+    counters.show(Row.head(), rows, options.json)
 
 
 if __name__ == "__main__":
