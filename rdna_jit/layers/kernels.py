@@ -36,7 +36,11 @@ class Call:
 
 
 class LinearKernel:
-    """A way to compute `y = x @ W.t() + bias`; subclasses are never instantiated."""
+    """A way to compute `y = x @ W.t() + bias`; subclasses are never instantiated.
+
+    A subclass names the formats it serves and overrides `call`, or `apply` when no op of ours
+    computes it. The weight's tensors `t` are named as `form.format`'s storage names them.
+    """
 
     op: ClassVar[str] = "quantized_linear"
     formats: ClassVar[tuple[str, ...]] = ()
@@ -56,6 +60,11 @@ class LinearKernel:
     def call(cls, x: Tensor, form: Form, t: Tensors, bias: Tensor | None) -> Op:
         """The op that serves it, with its arguments."""
         raise NotImplementedError
+
+    @classmethod
+    def has_op(cls) -> bool:
+        """Whether an op of ours computes it, which plans and logs its launches."""
+        return cls.call.__func__ is not LinearKernel.call.__func__  # type: ignore[attr-defined]
 
     @classmethod
     def apply(cls, x: Tensor, form: Form, t: Tensors, bias: Tensor | None) -> Tensor:

@@ -40,7 +40,8 @@ class NoKernelError(ContractError):
 class Selection:
     """The class that serves a kind of call, and what became of the others.
 
-    `plan` is the log's entry when torch.matmul runs, where no op of ours makes one.
+    `plan` is the log's entry where no op of ours makes one: for torch.matmul, and for classes that
+    compute by themselves.
     """
 
     kernel: type[LinearKernel]
@@ -56,6 +57,7 @@ class LayerKind:
         self.form = form
         self.text = form.text
         self.choices: dict[tuple[object, ...], Selection] = {}
+        self.offered: list[type[LinearKernel]] = []  # the classes they were made among
 
     def __reduce__(self) -> tuple[Callable[[Form], LayerKind], tuple[Form]]:
         return kind_of, (self.form,)
@@ -81,6 +83,9 @@ def serving(form: Form) -> list[type[LinearKernel]]:
 def run(kind: LayerKind, x: Tensor, t: Tensors, bias: Tensor | None) -> Tensor:
     """`[M, N]`: the layer's result, by the kernel class that serves this number of rows."""
     index = x.get_device()
+    if kind.offered != kernels.KERNELS:
+        kind.choices.clear()
+        kind.offered = [*kernels.KERNELS]
     key = (x.shape[0], index, config.version, crossover.version)
     chosen = kind.choices.get(key)
     if chosen is None:
@@ -181,11 +186,10 @@ def select(form: Form, x: Tensor, t: Tensors, bias: Tensor | None) -> Selection:
         candidates.append(Candidate(kernel.__name__, kernel is taken, reason))
     fallback = _fallback(taken, refusals, call)
     entry = None
-    if taken.uses_matmul(call):
+    if taken.uses_matmul(call) or not taken.has_op():
         shape = {"M": call.rows, "N": form.N, "K": form.K}
-        entry = Plan(
-            _OP, "torch.matmul", candidates=tuple(candidates), shape=shape, fallback=fallback
-        )
+        kernel_name = _kernel_of(taken, x=x, form=form, t=t, bias=bias)
+        entry = Plan(_OP, kernel_name, candidates=tuple(candidates), shape=shape, fallback=fallback)
     return Selection(taken, tuple(candidates), fallback, entry)
 
 
@@ -234,7 +238,7 @@ def _kernel_of(
     """The kernel that the class's op would launch."""
     if kernel.uses_matmul(Call(form, x.shape[0], _arch())):
         return "torch.matmul"
-    return kernel.plan(x, form, t, bias).kernel
+    return kernel.plan(x, form, t, bias).kernel if kernel.has_op() else kernel.__name__
 
 
 def _disabled() -> tuple[tuple[str, tuple[str, ...]], ...]:
