@@ -106,7 +106,9 @@ def test_budget_at_flash_next(format, most):
     rows = benchmark.measure(benchmark.Layer(T=2, E=2, E_g=2), format, 64, "V620")
     for row in rows:
         if row.stage in ("gate_up", "down"):
-            assert row.valu_padded <= most and row.bound_by == "valu", row
+            assert row.valu_padded <= most, row
+            # 64 tokens on fp16 weights are where memory takes as long as the vector units.
+            assert row.bound_by == "valu" or format == "f16", row
         assert row.spills == 0
     assert rows[-1].rel_l2 <= REL_L2
 
