@@ -35,8 +35,11 @@ def _dense(layer: Layer, group: int, rows: Sequence[int]) -> Iterator[str]:
     N, K, groups = layer.N, layer.K, layer.K // group
     if layer.format == "fp16":
         yield from (f"linear.gemv_f16(f16[{M},{K}], f16[{N},{K}])" for M in rows if M <= 32)
+        yield from (f"linear.f16_gemm(f16[{M},{K}], f16[{N},{K}])" for M in rows if M > 16)
     if layer.format == "int8":
-        yield from (f"linear.gemv_i8(f16[{M},{K}], i8[{N},{K}], f16[{N}])" for M in rows if M <= 16)
+        codes = f"i8[{N},{K}], f16[{N}]"
+        yield from (f"linear.gemv_i8(f16[{M},{K}], {codes})" for M in rows if M <= 16)
+        yield from (f"linear.int8_gemm(f16[{M},{K}], {codes})" for M in rows if M > 16)
     if layer.format == "fp8":
         codes = f"u8[{N},{K}], f32[{-(-N // 128)},{-(-K // 128)}], fmt='e4m3', block=(128, 128)"
         yield from (f"linear.fp8_w8a16_gemm(f16[{M},{K}], {codes})" for M in rows)

@@ -24,6 +24,7 @@ from rdna_jit.config import config
 from rdna_jit.errors import ContractError, RdnaJitError
 
 Result = dict[str, Any]
+_ROWS = models.DECODE_ROWS + models.PREFILL_ROWS
 
 
 def configure_warm(parser: argparse.ArgumentParser) -> None:
@@ -55,9 +56,9 @@ def configure_warm(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--rows",
         type=_numbers,
-        default=models.DECODE_ROWS,
+        default=_ROWS,
         metavar="M,M,...",
-        help=f"with --model: tokens per call (default: {','.join(map(str, models.DECODE_ROWS))})",
+        help=f"with --model: tokens per call (default: {','.join(map(str, _ROWS))})",
     )
     parser.add_argument(
         "--arch",

@@ -13,7 +13,8 @@ from rdna_jit.errors import ContractError
 
 DECODE_ROWS = (1, 2, 3, 4, 6, 8, 12, 16)
 """Tokens per call in decoding: streams, and verify batches of speculative decoding."""
-PREFILL_ROWS = (512, 2048)
+PREFILL_ROWS = (32, 64, 512, 2048)
+"""Tokens per call whose kernels are nearly all that other large numbers need."""
 
 
 @dataclass(frozen=True)

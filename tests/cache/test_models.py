@@ -44,10 +44,12 @@ def test_calls_follow_split_and_rows():
     assert not any("expert_map" in call for call in calls(flash, "PP3", (1,)))
     with pytest.raises(ContractError, match=r"no split TP3; .*EP4"):
         calls(flash, "TP3", (1,))
-    dense = calls(flash, "TP4", (16, 64))  # gemv_f16 and gemv_i8 serve few rows
+    dense = calls(flash, "TP4", (16, 64))
     assert "linear.gemv_f16(f16[16,2560], f16[62080,2560])" in dense
     assert "linear.gemv_i8(f16[16,320], i8[10240,320], f16[10240])" in dense
-    assert not any("f16[64," in call for call in dense)
+    assert "linear.f16_gemm(f16[64,2560], f16[62080,2560])" in dense
+    assert "linear.int8_gemm(f16[64,320], i8[10240,320], f16[10240])" in dense
+    assert not any("gemv" in call and "(f16[64," in call for call in dense)
     experts = calls(models.get("deepseek-v4-flash"), "TP4", (1,))
     assert any(
         call.startswith("moe.moe_decode(f16[1,4096], u8[256,1024,2048], u8[256,1024,128]")
