@@ -87,6 +87,8 @@ def to_error(
         message = f"assertion failed: {assertion}"
     if site is not None:
         message = message.format(what=_place_name(fault.address, table, lds), nbytes=site.nbytes)
+        if fault.kind == layout.UNINITIALISED and site.space == "lds":
+            message += " yet; if another wave does, a barrier is missing"
     return kind(message, **common)  # type: ignore[arg-type]
 
 

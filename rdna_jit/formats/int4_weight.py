@@ -33,6 +33,11 @@ class Int4Weight:
     perm: torch.Tensor | None = None
     zero_offset: int = 0
 
+    def __repr__(self) -> str:
+        zeros = ", zeros" if self.qzeros is not None else ""
+        order = ", act-order" if self.perm is not None else ""
+        return f"Int4Weight(K={self.K}, N={self.N}, group_size={self.group_size}{zeros}{order})"
+
     @property
     def K(self) -> int:
         return self.qweight.shape[0] * 8

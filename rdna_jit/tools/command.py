@@ -109,6 +109,11 @@ def _from_file(arguments: argparse.Namespace, values: dict[str, Value]) -> Kerne
 def find_declared(name: str) -> KernelSpec:
     """The spec of that name; UsageError lists what there is."""
     kernels = declared_kernels()
+    if "(" in name:
+        raise UsageError(
+            f"{name!r}: only isa takes an op's call; from Python, rdna_jit.emulator.profiling() "
+            "gives the profile of each kernel that an op launches"
+        )
     if name not in kernels:
         close = get_close_matches(name, kernels, 1)
         hint = f"did you mean {close[0]}? " if close else ""

@@ -107,6 +107,7 @@ def test_pack_awq_and_pack_compressed_tensors_describe_the_same_matrix():
     assert torch.equal(awq.dequantize(), want)
     assert torch.equal(compressed.dequantize(), want)
     assert (awq.K, awq.N, awq.group_size) == (K, N, G)
+    assert repr(awq) == f"Int4Weight(K={K}, N={N}, group_size={G}, zeros)"
     assert awq.nbytes == K * N // 2 + K // G * N * 2 + K // G * N // 2
 
 

@@ -110,6 +110,11 @@ def test_wrong_arguments_are_explained(command, axpy, change, said):
     assert said in errors
 
 
+def test_an_ops_call_is_for_isa(command):
+    status, _, errors = command("profile", "linear.gemv_f16(f16[1,64], f16[8,64])")
+    assert status == 2 and "only isa takes an op's call" in errors
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
