@@ -24,6 +24,7 @@
 // gathered through a list, weights of an expert); those past the end repeat a legal one.
 #include "common/types.hip"
 #include "common/wave.hip"
+#include "common/dot4.hip"
 #include "common/memory.hip"
 
 template <int WAVES_, int STEP_, int GROUP_>
@@ -58,10 +59,15 @@ DEVICE void int8_split(u32 word, u32& even, u32& odd) {
 // The compilers do not fold the move between lanes into the dot.
 template <int LANE>
 DEVICE i32 dot4_from(u32 a, u32 b, i32 c) {
+#ifdef __NVPTX__
+  constexpr int ROW_SHARE = 0x150;
+  return dot4((u32)__builtin_amdgcn_mov_dpp((i32)a, ROW_SHARE + LANE, 15, 15, true), b, c);
+#else
   asm("v_dot4c_i32_i8_dpp %0, %1, %2 row_share:%3 row_mask:0xf bank_mask:0xf"
       : "+v"(c)
       : "v"(a), "v"(b), "n"(LANE));
   return c;
+#endif
 }
 
 // 24-bit factors: a full-rate multiply.
