@@ -14,14 +14,15 @@ from rdna_jit.ops._contract import (
     reject,
     row_stride,
 )
+from rdna_jit.ops._dense_cost import PROCESSORS, decode_clocks, per_call, tile_ends_first
 from rdna_jit.ops._dense_int4 import Int4Call
 from rdna_jit.ops._dense_tile import (
     INT4_TILE,
     TILE_KERNELS,
+    int4_tile,
     launch_tiles,
     plan_int4,
     refuses_int4,
-    tile_cost,
 )
 from rdna_jit.ops._op import public_op
 from rdna_jit.ops._switches import prefer
@@ -34,6 +35,7 @@ _MOST_STRIDE = 1 << 40
 # Vector instructions per weight of a tile of rows, decoding included.
 TILE_COST = {1: 1.75, 2: 2.25, 4: 3.25, 8: 5.25, 16: 9.25}
 MOST_ROWS = max(TILE_COST)
+_X_WAIT_CLOCKS = 21  # per row of x and block of K
 _MOST_UNIT = 128  # of K
 _WORKGROUPS_WANTED = 36  # the workgroup processors of the largest chip
 
@@ -198,23 +200,36 @@ def _plan(
 
 
 def _kernel(op: str, call: Int4Call) -> tuple[str, tuple[Candidate, ...]]:
-    """The kernel with the fewest instructions, and why not the others."""
-    tile = _row_tile(call.M)
-    decode_cost = -(-call.M // tile) * TILE_COST[tile]
+    """The kernel that ends first by the estimates, and why not the others."""
     refusal = refuses_int4(call, awq=True)
     if call.K % 8 or (call.group % 32 and call.group != call.K):
         refusal = "takes K a multiple of 8, groups a multiple of 32"
-    most = tile_cost(call.M, call.K, call.group)
-    better = call.M > MOST_ROWS and not refusal and most < decode_cost
+    decode = _decode_clocks(call)
+    tile = 0.0 if refusal else int4_tile(call)[1].clocks
+    better = not refusal and call.M > MOST_ROWS and tile_ends_first(call.M, tile, decode)
     able = (DECODE.name,) if refusal else (DECODE.name, INT4_TILE.name)
     chosen, switched = prefer(op, INT4_TILE.name if better else DECODE.name, able)
-    of = f"vector instructions per weight for {call.M} rows"
     repacked = "formats.pack_awq once, then gptq_gemm: fewer instructions for few rows"
     return chosen, switched or (
-        Candidate(DECODE.name, chosen == DECODE.name, f"{decode_cost:g} {of}"),
-        Candidate(INT4_TILE.name, chosen == INT4_TILE.name, refusal or f"{most:.4g} {of}"),
+        Candidate(DECODE.name, chosen == DECODE.name, per_call(decode, call.M)),
+        Candidate(INT4_TILE.name, chosen == INT4_TILE.name, refusal or per_call(tile, call.M)),
         Candidate("w4a16_decode", False, repacked),
     )
+
+
+def _decode_clocks(call: Int4Call) -> float:
+    """The estimate of the decode kernel: its waves wait for x, row by row, in each block of K."""
+    values, (groups, chunks), _ = choose(call)
+    rows, waves = int(values["M_TILE"]), int(values["WAVES"])
+    blocks = call.K / (int(values["BLOCK"]) * waves)
+    slab = waves * rows * 128 * int(values["COLS"])  # of LDS
+    together = max(1, min(48 // waves, (128 << 10) // slab))  # workgroups of a processor
+    turns = -(-groups * chunks // PROCESSORS)
+    wait = -(-turns // together) * blocks * rows * _X_WAIT_CLOCKS
+    return decode_clocks(
+        call.N * call.K, call.N * call.K / 2, chunks * TILE_COST[rows], groups * chunks, chunks,
+        wait=wait,
+    )  # fmt: skip
 
 
 def _fake(x: Tensor, qweight: Tensor, *_: Any, **__: Any) -> Tensor:

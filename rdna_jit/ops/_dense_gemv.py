@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from math import gcd
 
 from rdna_jit.dispatch import Candidate
+from rdna_jit.ops._dense_cost import decode_clocks
 from rdna_jit.spec import KernelSpec, Parameter
 from rdna_jit.template import Legal, Value
 
@@ -135,14 +136,12 @@ class GemvChoice:
 
 def choose(call: GemvCall) -> GemvChoice:
     """Template values, workgroups and reasons for a call with M >= 1 and N >= 1."""
-    most = largest_tile(call)
-    tile = min(next((t for t in ROW_TILES if t >= call.M), most), most)
+    tile = row_tile(call)
     tiles = -(-call.M // tile)
     side_by_side = tiles if tiles <= _MOST_TILES else 1
     unit, unit_reason = _unit(call)
     packed = call.format == "mxfp4"  # two weights per element of w
-    row_bytes = call.w_stride * (1 if packed else BITS[call.format] // 8)
-    lanes = _LANES if row_bytes < 1 << 29 else 32
+    lanes = _lanes(call)
     rows, rows_reason = rows_per_lane(call.N, lanes)
     # A load of mxfp4 holds 32 weights; scales of x per group take scalar registers.
     unroll = (2 if rows == 4 else 4) // (2 if packed or call.x_scale_groups else 1)
@@ -190,19 +189,33 @@ def choose(call: GemvCall) -> GemvChoice:
     return GemvChoice(values, grid, (*tile_reasons, rows_reason, unit_reason))
 
 
-def largest_tile(call: GemvCall) -> int:
-    """Rows of x per workgroup at most: the addresses of 16 rows' scales would spill."""
-    return 8 if call.x_scale_groups else ROW_TILES[-1]
+def row_tile(call: GemvCall) -> int:
+    """Rows of x per workgroup: the smallest tile for all rows. At most 8 where x has scales per
+    group: the addresses of 16 rows' scales would spill."""
+    most = 8 if call.x_scale_groups else ROW_TILES[-1]
+    return min(next((t for t in ROW_TILES if t >= call.M), most), most)
 
 
 def decode_cost(call: GemvCall) -> float:
-    """Vector instructions per weight of a call that takes several tiles: dots, the decoding of w
-    and (a quarter, for four rows of w) of x, and scales once per unit."""
-    tile = largest_tile(call)
-    x = 1.5 * _DECODE[call.x_format] / 4  # with NaN kept
+    """The clocks of a call (_dense_cost), by its vector instructions per weight and tile: dots, the
+    decoding of w and (a quarter, for four rows of w) of x, and scales once per unit."""
+    tile = row_tile(call)
+    tiles = -(-call.M // tile)
+    lanes = _lanes(call)
+    rows, _ = rows_per_lane(call.N, lanes)
+    x = 1.5 * _DECODE[call.x_format] / rows  # with NaN kept
     scales = 1 / _unit(call)[0] if call.group else 0.0
     per_tile = tile * (0.5 + x + scales) + _DECODE[call.format] + 0.5
-    return -(-call.M // tile) * per_tile
+    weights, groups = call.N * call.K, -(-call.N // (rows * 32 // lanes))
+    passes = 1 if tiles <= _MOST_TILES else tiles
+    nbytes = weights * BITS[call.format] / 8
+    return decode_clocks(weights, nbytes, tiles * per_tile, groups * tiles, passes)
+
+
+def _lanes(call: GemvCall) -> int:
+    """Lanes that share a row of w: all where rows are too far apart for offsets of a lane."""
+    unit_bytes = 1 if call.format == "mxfp4" else BITS[call.format] // 8
+    return _LANES if call.w_stride * unit_bytes < 1 << 29 else 32
 
 
 def _not_taken(tile: int, M: int) -> str:

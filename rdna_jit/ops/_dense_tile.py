@@ -22,8 +22,15 @@ from dataclasses import dataclass
 import torch
 
 from rdna_jit.dispatch import Candidate, Launch, Plan
-from rdna_jit.ops._dense_gemv import GemvCall
-from rdna_jit.ops._dense_int4 import TILE_COST, Int4Call
+from rdna_jit.ops._dense_cost import (
+    PROCESSORS,
+    decode_clocks,
+    memory_clocks,
+    per_call,
+    tile_ends_first,
+)
+from rdna_jit.ops._dense_gemv import BITS, GemvCall
+from rdna_jit.ops._dense_int4 import TILE_COST, Int4Call, columns_per_lane
 from rdna_jit.ops._dense_int4 import row_tile as decode_tile
 from rdna_jit.spec import KernelSpec, Parameter
 from rdna_jit.template import Legal, Value
@@ -163,12 +170,19 @@ def tile_cost(M: int, K: int, group: int, decode: float = 2.0) -> float:
 
 PLAIN = 0.35  # of tile_cost, for weights that need no decoding
 
-# The largest chip, and what a workgroup needs per step of 32 K: clocks of a processor's four vector
-# units, per row and to decode the weights, and per row of one of its two LDS.
-_PROCESSORS = 36
+# What a workgroup needs per step of 32 K: clocks of a processor's four vector units, per row and to
+# decode the weights, and per row of one of its two LDS.
 _VECTOR_CLOCKS = 19.2
 _DECODE_CLOCKS = 48
 _LDS_CLOCKS = 25.0
+# And what its waves wait for the loads of a step, by rows of a tile: more where fewer waves fetch
+# the 128 columns, and where each column is a line of its own.
+_WAIT_CLOCKS = {
+    4: {16: 900, 32: 800, 64: 800},
+    8: {16: 2000, 32: 1200, 64: 900},
+    16: {16: 3700, 32: 2000, 64: 1000},
+}
+_RESIDENT = {16: 5, 32: 5, 64: 3}  # workgroups of a processor that wait at the same time
 _EDGE_STEPS = 2  # what the begin and end of a slice take
 _BYTES_PER_CLOCK = 230  # of memory
 _LAUNCH_CLOCKS = 6200
@@ -176,10 +190,26 @@ _LAUNCH_CLOCKS = 6200
 _SPLITS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 64)
 
 
-def split_of(M: int, N: int, K: int, group_steps: int, rows: int) -> Split:
-    """The split of K that ends first: more workgroups balance the processors, and more partial sums
-    have to be written and read again. `group_steps`: steps under one scale, 0 for any; `rows`: of
-    a tile."""
+@dataclass(frozen=True)
+class Stored:
+    """What the weights are to the memory: bits of one, and whether rows lie along K, each with a
+    line of its own."""
+
+    bits: int = 4
+    rows: bool = False
+
+    @property
+    def waits(self) -> dict[int, int]:
+        """Clocks that a step waits, by rows of a tile."""
+        return _WAIT_CLOCKS[max(self.bits, 8) if self.rows else 4]
+
+
+def split_of(
+    M: int, N: int, K: int, group_steps: int, rows: int, stored: Stored | None = None
+) -> Split:
+    """The split of K that ends first: more workgroups balance the processors and wait for memory
+    together, and more partial sums have to be written and read again. `group_steps`: steps under
+    one scale, 0 for any; `rows`: of a tile; without `stored` nothing waits for memory."""
     row_tiles, steps = -(-M // rows), -(-K // STEP)
     tiles = row_tiles * -(-N // COLUMNS)
     full = -(-M // 8) * 8 / row_tiles  # rows of a tile, on average, whose waves multiply
@@ -187,10 +217,14 @@ def split_of(M: int, N: int, K: int, group_steps: int, rows: int) -> Split:
     units = -(-steps // unit)
 
     def clocks(splits: int) -> float:
-        turns = -(-tiles * splits // _PROCESSORS)
+        turns = -(-tiles * splits // PROCESSORS)
         vector = turns * (_VECTOR_CLOCKS * full + _DECODE_CLOCKS)
         work = max(vector, -(-turns // 2) * _LDS_CLOCKS * full)
+        if stored:
+            work = max(work, -(-turns // _RESIDENT[rows]) * stored.waits[rows])
         time = work * (-(-units // splits) * unit + _EDGE_STEPS)
+        if stored:
+            time = max(time, memory_clocks(N * K * stored.bits / 8, tiles * splits))
         if splits > 1:
             time += M * N * (4 * splits + 2) / _BYTES_PER_CLOCK + _LAUNCH_CLOCKS
         return time
@@ -200,23 +234,36 @@ def split_of(M: int, N: int, K: int, group_steps: int, rows: int) -> Split:
     return Split(length, -(-steps // length), clocks(best))
 
 
-def choose_tile(M: int, N: int, K: int, group_steps: int) -> tuple[int, Split]:
+def choose_tile(
+    M: int, N: int, K: int, group_steps: int, stored: Stored | None = None
+) -> tuple[int, Split]:
     """Rows of x per workgroup, and the split of K. The smallest tile that holds all rows, or 64:
     fewer tiles decode the weights less often. 32 where the processors are balanced so much better
     that the launch ends earlier."""
     rows = next((rows for rows in ROW_TILES if rows >= M), ROW_TILES[-1])
-    split = split_of(M, N, K, group_steps, rows)
+    split = split_of(M, N, K, group_steps, rows, stored)
     if rows == ROW_TILES[-1]:
-        smaller = split_of(M, N, K, group_steps, 32)
+        smaller = split_of(M, N, K, group_steps, 32, stored)
         if smaller.clocks < 0.95 * split.clocks:
             return 32, smaller
     return rows, split
 
 
+def int4_tile(call: Int4Call) -> tuple[int, Split]:
+    """Rows of a tile and split of an int4 call."""
+    group_steps = 0 if call.group == call.K else call.group // STEP
+    return choose_tile(call.M, call.N, call.K, group_steps, Stored())
+
+
+def rows_tile(call: GemvCall) -> tuple[int, Split]:
+    """Rows of a tile and split of a call on w `[N, K]`."""
+    stored = Stored(BITS[call.format], rows=True)
+    return choose_tile(call.M, call.N, call.K, call.group // STEP, stored)
+
+
 def choose_int4(call: Int4Call, awq: bool = False) -> tuple[dict[str, Value], Split]:
     """Template values of the int4 tile for a call with M >= 1 and N >= 1."""
-    group_steps = 0 if call.group == call.K else call.group // STEP
-    rows, split = choose_tile(call.M, call.N, call.K, group_steps)
+    rows, split = int4_tile(call)
     values: dict[str, Value] = {
         "N": call.N,
         "K": call.K,
@@ -246,18 +293,18 @@ def refuses_int4(call: Int4Call, awq: bool = False) -> str:
 
 
 def beats_decode(call: Int4Call) -> tuple[bool, tuple[Candidate, ...]]:
-    """Whether the tile takes fewer instructions than chunks of the decode kernel; both costs."""
-    chunk, _ = decode_tile(call.M)
-    chunks = -(-call.M // chunk)
-    decode, tile = chunks * TILE_COST[chunk], tile_cost(call.M, call.K, call.group)
-    refusal = refuses_int4(call)
-    taken = not refusal and tile < decode
-    of = f"vector instructions per weight for {call.M} rows"
-    reason = f"{decode:.4g} {of}, as {chunks} chunks of {chunk}"
-    tiles = f"{tile:.4g} {of}, in tiles of {COLUMNS} columns"
+    """Whether the tile ends before chunks of the decode kernel do; both estimates."""
+    rows, _ = decode_tile(call.M)
+    chunks, (cols, _) = -(-call.M // rows), columns_per_lane(call)
+    weights, instructions = call.N * call.K, chunks * TILE_COST[rows]
+    groups = -(-call.N // (32 * cols)) * chunks
+    decode = decode_clocks(weights, weights / 2, instructions, groups, chunks)
+    tile, refusal = int4_tile(call)[1].clocks, refuses_int4(call)
+    taken = not refusal and tile_ends_first(call.M, tile, decode)
+    reason = f"{per_call(decode, call.M)}, as {chunks} chunks of {rows}"
     return taken, (
         Candidate("w4a16_decode", not taken, reason),
-        Candidate(INT4_TILE.name, taken, refusal or tiles),
+        Candidate(INT4_TILE.name, taken, refusal or per_call(tile, call.M)),
     )
 
 
@@ -301,7 +348,7 @@ def plan_rows(
 
 def choose_rows(call: GemvCall, out_align: int = 2) -> tuple[dict[str, Value], Split]:
     """Template values of the row format tile for a call with M >= 1 and N >= 1."""
-    rows, split = choose_tile(call.M, call.N, call.K, call.group // STEP)
+    rows, split = rows_tile(call)
     values: dict[str, Value] = {
         "N": call.N,
         "K": call.K,

@@ -19,20 +19,21 @@ from rdna_jit.ops._contract import (
     reject,
     row_stride,
 )
+from rdna_jit.ops._dense_cost import per_call, tile_ends_first
 from rdna_jit.ops._dense_gemv import (
     MOST_ROWS,
     MOST_SCALE_STRIDE,
     GemvCall,
     choose,
     decode_cost,
-    largest_tile,
+    row_tile,
 )
 from rdna_jit.ops._op import public_op
 from rdna_jit.ops._switches import prefer
 
 Tensor = torch.Tensor
 _HALF = torch.float16
-_MOST_DECODED = 16  # rows of x that the tile is not tried for
+_MOST_DECODED = 8  # rows of x that the tile is not tried for
 _SCRATCH_ROWS = 8192  # of the dequantised shadow at a time
 
 
@@ -163,7 +164,7 @@ def plan_decode(
 ) -> Plan:
     """The plan of a call on checked operands; `described`: GemvCall's fields for the scales.
 
-    `any_rows`: above the decode kernel's 16 rows the tiled kernel may take over.
+    `any_rows`: above 8 rows the tiled kernel may take over.
     """
     (M, K), N = x.shape, w.shape[0]
     check_results(op, M, N, x, bias, out)
@@ -201,23 +202,20 @@ def plan_decode(
 
 
 def _choose_kernel(op: str, call: GemvCall) -> tuple[str, tuple[Candidate, ...]]:
-    """The kernel with the fewest vector instructions, unless settings name another."""
+    """The kernel that ends first by the estimates, unless settings name another."""
     decode, tile = call.spec.name, _dense_tile.ROWS_TILE.name
     refusal = _dense_tile.refuses_rows(call)
     able = (decode,) if refusal else (decode, tile)
     chosen = decode
     candidates: tuple[Candidate, ...] = ()
     if call.M > _MOST_DECODED:
-        group, decode_weight = call.group or call.K, 2.0
-        if call.format == "f16":
-            decode_weight = _dense_tile.PLAIN
-        costs = decode_cost(call), _dense_tile.tile_cost(call.M, call.K, group, decode_weight)
-        taken = not refusal and costs[1] < costs[0]
+        decoded, tiled = decode_cost(call), _dense_tile.rows_tile(call)[1].clocks
+        taken = not refusal and tile_ends_first(call.M, tiled, decoded)
         chosen = tile if taken else decode
-        of = f"vector instructions per weight for {call.M} rows"
+        each = f"{per_call(decoded, call.M)}, {row_tile(call)} at a time"
         candidates = (
-            Candidate(decode, not taken, f"{costs[0]:.4g} {of}, {largest_tile(call)} at a time"),
-            Candidate(tile, taken, refusal or f"{costs[1]:.4g} {of}"),
+            Candidate(decode, not taken, each),
+            Candidate(tile, taken, refusal or per_call(tiled, call.M)),
         )
     chosen, switched = prefer(op, chosen, able)
     return chosen, switched or candidates

@@ -8,13 +8,16 @@ import pytest
 import torch
 
 import rdna_jit
+from benchmarks.gemv import describe
+from benchmarks.gemv import measure as measure_decode
 from benchmarks.prefill import FORMS, MOST, SHAPES, measure
 from rdna_jit import emulator
 from rdna_jit.code_object import CodeObject
+from rdna_jit.config import config
 from rdna_jit.dispatch import Plan
 from rdna_jit.formats import pack_gptq
-from rdna_jit.ops import _dense_tile
-from rdna_jit.ops._dense_gemv import GemvCall
+from rdna_jit.ops import _dense_tile, _gemv
+from rdna_jit.ops._dense_gemv import GemvCall, decode_cost
 from rdna_jit.ops._dense_int4 import Int4Call
 from rdna_jit.ops._dense_tile import (
     INT4_TILE,
@@ -32,7 +35,15 @@ from tests.ops.clang import compile_with_clang
 from tests.ops.int4_data import Layer, activations, assert_close
 from tests.ops.test_linear_plan import LAYERS, call
 
+TILED = ("gptq_gemm:dense_tile", "w4a16_gemv:dense_tile", "awq_gemm:dense_tile")
 AWQ_COLUMNS = [0, 2, 4, 6, 1, 3, 5, 7]  # of slots 0..7
+
+
+@pytest.fixture(autouse=True)
+def tiles():
+    """Also for the few rows that the decode kernels would serve sooner."""
+    with config.scope(force_kernel=TILED):
+        yield
 
 
 # M, N, K, G, shuffled, zeros ("none" or the offset of packed ones), bias
@@ -396,16 +407,62 @@ def test_few_tiles_share_k_to_use_every_processor(N, K):
     assert split_of(4096, N, K, 4, 64).splits == 1
 
 
+# The kernel that the model finds faster, where the two differ by more than a tenth: the form, N, K,
+# and rows that the decode kernel serves and that the tile does.
+FASTER = [
+    ("int4", 2560, 1536, (17, 32, 48), (64, 256)),
+    ("int4", 4096, 2560, (16, 17, 32), (64,)),
+    ("int4", 5120, 17408, (8, 16), (32, 48, 64)),
+    ("f16", 4096, 2560, (16, 17, 32), (64,)),
+    ("f16", 62080, 2560, (16, 32), (33, 64)),  # more than the last cache holds, read for each 16
+    ("i8", 4096, 2560, (16, 17), (64,)),
+    ("e4m3 128^2", 4096, 2560, (8, 16), (48, 64)),
+    ("w8a8", 2560, 1536, (8, 9), (17, 32)),
+    ("w8a8 128^2", 4096, 2560, (1, 8), (9, 16, 17, 32)),
+    ("mxfp4", 4096, 2560, (16,), (64,)),
+]
+
+
+@pytest.mark.parametrize("form, N, K, few, many", FASTER)
+def test_the_kernel_that_ends_first_is_taken(form, N, K, few, many):
+    with config.scope(force_kernel=()):
+        for M in (*few, *many):
+            if form == "int4":
+                described = call(M, N, K, 128)
+                tile = M > 16 and _dense_tile.beats_decode(described)[0]
+            else:
+                chosen, _ = _gemv._choose_kernel("fp8_w8a16_gemm", describe(form, N, K, M))
+                tile = chosen == "dense_tile_rows"
+            assert tile == (M in many), M
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form, M", [("e4m3 128^2", 32), ("w8a8 128^2", 16), ("f16", 32)])
+def test_estimates_are_near_the_model(form, M):
+    """Both within a quarter of what the emulator's model says of the launches."""
+    N, K = 4096, 2560
+    described = describe(form, N, K, M)
+    decoded, tiled = (
+        decode_cost(described) / 2400,
+        _dense_tile.rows_tile(described)[1].clocks / 2400,
+    )
+    assert decoded == pytest.approx(measure_decode(form, N, K, M, "V620").time_us, rel=0.25)
+    row = measure(form, N, K, M, "V620")
+    assert tiled == pytest.approx(row.time_us + 2.8 * (row.splits > 1), rel=0.25)
+
+
 def test_the_decode_kernel_serves_up_to_sixteen_rows():
     layer = Layer.random(64, 16, 32, low=1, high=17)
     args = (layer.words(True), layer.packed_zeros(1), layer.scales)
-    for M, kernel in ((16, "w4a16_decode"), (17, "dense_tile"), (33, "dense_tile")):
-        plan = gptq_gemm.plan(activations(M, 64), *args, zero_offset=1, shuffled=True)
-        assert plan.kernel == kernel
-    text = str(
-        rdna_jit.explain(gptq_gemm, activations(17, 64), *args, zero_offset=1, shuffled=True)
-    )
-    assert "not taken w4a16_decode: 15.38 vector instructions per weight for 17 rows" in text
+
+    def why(M: int) -> str:
+        x = activations(M, 64)
+        return str(rdna_jit.explain(gptq_gemm, x, *args, zero_offset=1, shuffled=True))
+
+    with config.scope(force_kernel=()):
+        assert "runs w4a16_decode" in why(16) and "runs dense_tile" in why(49)
+        text = why(49)
+    assert "not taken w4a16_decode: " in text and " us for 49 rows by the estimate, as " in text
 
 
 def test_rows_too_far_apart_for_the_tile_run_in_chunks():
