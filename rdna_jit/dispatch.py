@@ -76,7 +76,7 @@ class Explanation:
 
     def __str__(self) -> str:
         plan = self.plan
-        lines = [f"{plan.op}({_sizes(plan.shape)}) runs {plan.kernel}[{_sizes(plan.values)}]"]
+        lines = [f"{plan.op}({_sizes(plan.shape)}) runs {_chosen(plan)}"]
         for launch in plan.launches:
             lds = f", {launch.dynamic_lds} bytes of dynamic LDS" if launch.dynamic_lds else ""
             lines.append(
@@ -104,7 +104,7 @@ class Dispatch:
     fallback: str
 
     def __str__(self) -> str:
-        return f"{self.op}({_sizes(self.shape)}) -> {self.kernel}[{_sizes(self.values)}]"
+        return f"{self.op}({_sizes(self.shape)}) -> {_chosen(self)}"
 
 
 class DispatchLog(list[Dispatch]):
@@ -198,3 +198,8 @@ def plan_of(op: Callable[..., Any], *args: object, **kwargs: object) -> Plan:
 
 def _sizes(values: dict[str, Any]) -> str:
     return ", ".join(f"{name}={value}" for name, value in values.items())
+
+
+def _chosen(what: Plan | Dispatch) -> str:
+    """The kernel with its template values; torch.matmul has none."""
+    return what.kernel + (f"[{_sizes(what.values)}]" if what.values else "")
