@@ -15,6 +15,7 @@ ID_TYPES = {torch.int32: "int", torch.int64: "long long"}
 WEIGHT_TYPES = {torch.float32: "float", torch.float16: "_Float16"}
 MX_GROUP = 32
 _E8M0 = getattr(torch, "float8_e8m0fnu", BYTE)
+MOST_TOKENS = 1 << 24  # of a call: a plan lists its chunks
 # Per format: dtypes of the weights, with the weights that one element holds.
 STORED = {
     "int4": {BYTE: 2, INT: 8},
@@ -53,7 +54,7 @@ class Matrix(NamedTuple):
 
 
 def check_format(op: str, format: object) -> None:
-    if format not in STORED:
+    if not isinstance(format, str) or format not in STORED:
         reject(
             op, "format", f"one of {', '.join(STORED)}", repr(format), "name the weights' format"
         )
@@ -218,6 +219,8 @@ def check_routing(
             convert = name == "topk_weights" and tensor.is_floating_point()
             hint = f"call {name}.half()" if convert else f"convert {name}"
             reject(op, name, expected, tensor.dtype, hint)
+    if M > MOST_TOKENS:
+        reject(op, "hidden_states", f"at most {MOST_TOKENS} tokens", M, "split the batch")
     check_tensor(op, "topk_ids", ids, getattr(ids, "dtype", INT), (M, None), device)
     T = ids.shape[1]
     if T == 0:
@@ -226,7 +229,21 @@ def check_routing(
     check_tensor(op, "topk_weights", weights, dtype, (M, T), device)
     if expert_map is not None:
         check_tensor(op, "expert_map", expert_map, INT, (None,), device)
+        if not expert_map.shape[0]:
+            reject(op, "expert_map", "an entry for each of all experts", "none", "leave it out")
     return T
+
+
+def check_rows(
+    op: str, residual: Tensor | None, out: Tensor | None, shape: tuple[int, int],
+    device: torch.device,
+) -> None:  # fmt: skip
+    """fp16 residual and out of this shape; rows of out are memory of their own."""
+    for name, tensor in (("residual", residual), ("out", out)):
+        if tensor is not None:
+            check_tensor(op, name, tensor, HALF, shape, device)
+    if out is not None and shape[0] > 1 and out.stride(0) < shape[1]:
+        reject(op, "out", "rows apart from each other", f"strides {out.stride()}", "allocate it")
 
 
 def check_workspace(
@@ -246,6 +263,9 @@ def check_activation(op: str, activation: str, limit: float | None, alpha: float
     """The kernels' name of the activation."""
     if activation not in ACTIVATIONS:
         reject(op, "activation", f"one of {', '.join(ACTIVATIONS)}", repr(activation))
+    for name, number in (("swiglu_limit", limit), ("swiglu_alpha", alpha)):
+        if number is not None and not isinstance(number, (int, float)):
+            reject(op, name, "a positive number, or None", repr(number), "pass a float")
     if limit is not None and not limit > 0:
         reject(op, "swiglu_limit", "a positive number, or None", limit)
     if alpha is None:

@@ -7,6 +7,7 @@ kernels when it gets one token. docs/moe-layer.md has the whole path, from a che
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -163,7 +164,7 @@ def _plan_tiled(tiles: str, given: dict[str, Any], on_input: bool) -> tuple[Plan
         except ContractError as error:
             cannot.append(f"{kernel}: {error.got}")
         else:
-            return plan, "; ".join(cannot)
+            return replace(plan, op=_OP), "; ".join(cannot)
     return None, "; ".join(cannot)
 
 
@@ -350,7 +351,11 @@ def _through(op: Callable[..., Any]) -> Callable[..., Any]:
         """
         if not isinstance(weights, MoEWeights):
             reject(_OP, "weights", "a MoEWeights", type(weights).__name__, "see formats.MoEWeights")
-        w, shared = weights, shared_expert or _NO_SHARED
+        shared = _NO_SHARED if shared_expert is None else shared_expert
+        if not isinstance(shared, tuple) or len(shared) != len(_NO_SHARED):
+            reject(_OP, "shared_expert", "a SharedExpert", type(shared).__name__,
+                   "see moe.SharedExpert.of")  # fmt: skip
+        w = weights
         return op(
             hidden_states, w.w1, w.w1_scale, w.w2, w.w2_scale, topk_weights, topk_ids,
             format=w.format, group_size=w.group_size, block=w.block, expert_map=expert_map,

@@ -7,7 +7,8 @@ zeroed beforehand: two runs give the same bits. docs/moe.md describes formats, k
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -25,6 +26,7 @@ from rdna_jit.ops._moe_contract import (
     check_format,
     check_matrix,
     check_routing,
+    check_rows,
     check_weights,
     check_workspace,
 )
@@ -95,9 +97,7 @@ def _plan(
     ids, weights = t["topk_ids"], t["topk_weights"]
     T = check_routing(op, weights, ids, expert_map, M, device)  # type: ignore[arg-type]
     assert ids is not None and weights is not None
-    for name in ("residual", "out"):
-        if t[name] is not None:
-            check_tensor(op, name, t[name], HALF, (M, H), device)
+    check_rows(op, residual, out, (M, H), device)
     if workspace is not None:
         check_workspace(op, "workspace", workspace, (M, T, I), device)
     shared = _check_shared(op, t, M, H, device)
@@ -206,7 +206,8 @@ class _Run:
         ) = operands  # fmt: skip
         assert hidden_states is not None and topk_ids is not None and topk_weights is not None
         device = hidden_states.device
-        if (out is not None or workspace is not None) and self.may_overlap(operands):
+        written_given = any(t is not None for t in operands[-len(_WRITTEN) :])
+        if written_given and self.may_overlap(operands):
             named = dict(zip((*_READ, *_WRITTEN), operands, strict=True))
             written = {n: named[n] for n in _WRITTEN}
             check_apart(self.op, written, {n: named[n] for n in _READ})
@@ -253,6 +254,8 @@ def _check_shared(
     for name in names:
         if t[name] is None:
             reject(op, name, f"a tensor beside {given[0]}", "None", "pass all four of the weights")
+        if not isinstance(t[name], Tensor):
+            reject(op, name, "a tensor", type(t[name]).__name__, "pass a tensor")
     _, rows = check_weights(op, "shared_w1", "i8", t["shared_w1"][None], (1, None), H, device)  # type: ignore[index]
     if rows % 2:
         reject(op, "shared_w1", "an even number of rows, gate and up", f"{rows} rows")
@@ -317,7 +320,34 @@ def _plan_decode(
         for name in ("format", "group_size", "block", "activation", "swiglu_limit", "swiglu_alpha",
                      "variant")
     }  # fmt: skip
-    return _plan("moe_decode", given, **options)
+    plan = _plan("moe_decode", given, **options)
+    run: _Run | None = plan.extra
+    if run is None or run.shared is None or run.fused:
+        return plan
+    y = torch.empty(hidden_states.shape, dtype=HALF, device=hidden_states.device)
+    slots = torch.empty((len(y), 1), device=y.device)
+    alone = _shared_alone(
+        _plan_decode, hidden_states, y if out is None else out, shared_out, slots, slots.int(),
+        (shared_w1, shared_w1_scale, shared_w2, shared_w2_scale), activation=activation,
+        swiglu_limit=swiglu_limit, swiglu_alpha=swiglu_alpha, variant=variant,
+    )  # fmt: skip
+    both = (plan.fallback, alone.fallback and f"shared expert: {alone.fallback}")
+    launches = tuple(dict.fromkeys(plan.launches + alone.launches))
+    return replace(plan, launches=launches, fallback="; ".join(filter(None, both)))
+
+
+def _shared_alone(
+    op: Callable[..., Any], x: Tensor, y: Tensor, apart: Tensor | None, factor: Tensor, ids: Tensor,
+    weights: Sequence[Any], **options: Any,
+) -> Any:  # fmt: skip
+    """The shared expert by `op`, moe_decode or its plan: a layer of one expert, whose router weight
+    is its factor; added to y, or into `apart`."""
+    w1, w1_scale, w2, w2_scale = (t[None] for t in weights)
+    return op(
+        x, w1, w1_scale, w2, w2_scale, factor, ids, format="i8", group_size=-1,
+        residual=y if apart is None else None, out=y if apart is None else apart[: len(x)],
+        **options,
+    )  # fmt: skip
 
 
 def _fake(hidden_states: Tensor, *args: object, **kwargs: object) -> Tensor:
@@ -419,19 +449,14 @@ def moe_decode(
     ))  # fmt: skip
     if run.shared is None or run.fused:
         return y
-    # The shared expert alone is a layer of one expert whose router weight is its factor.
-    assert shared_w1 is not None and shared_w2 is not None
-    assert shared_w1_scale is not None and shared_w2_scale is not None
     ids = torch.zeros((len(y), 1), dtype=torch.int32, device=y.device)
     factor = torch.ones((len(y), 1), dtype=torch.float32, device=y.device)
     if shared_gate is not None:
         factor = torch.sigmoid(hidden_states.float() @ shared_gate.float()[:, None])
-    apart = shared_out is not None
-    moe_decode(
-        hidden_states, shared_w1[None], shared_w1_scale[None], shared_w2[None],
-        shared_w2_scale[None], factor, ids, format="i8", group_size=-1, activation=activation,
+    _shared_alone(
+        moe_decode, hidden_states, y, shared_out, factor, ids,
+        (shared_w1, shared_w1_scale, shared_w2, shared_w2_scale), activation=activation,
         swiglu_limit=swiglu_limit, swiglu_alpha=swiglu_alpha, variant=variant,
-        residual=None if apart else y, out=shared_out[: len(y)] if apart else y,  # type: ignore[index]
     )  # fmt: skip
     return y
 

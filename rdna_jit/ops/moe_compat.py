@@ -121,7 +121,7 @@ def moe_modular_apply(
     topk_ids: Tensor,
     act_buf: Tensor,
     workspace: Tensor,
-    block_shape: list[int],
+    block_shape: list[int] | None,
     *,
     global_num_experts: int = -1,
     expert_map: Tensor | None = None,
@@ -138,9 +138,12 @@ def moe_modular_apply(
     fused_moe.
     """
     _check_buffers("moe_modular_apply", output=output, workspace=workspace, act_buf=act_buf)
+    if output.shape != hidden_states.shape:
+        reject("moe_modular_apply", "output", f"shape {list(hidden_states.shape)}",
+               list(output.shape), "give it the result's")  # fmt: skip
     target = output if config.moe_alias and _takes_result(output, hidden_states) else None
     result = workspace[: len(hidden_states)] if target is None else target
-    group = block_shape[1] if len(block_shape) >= 2 else -1
+    group = block_shape[1] if block_shape is not None and len(block_shape) >= 2 else -1
     if moe_skinny_decode_supported(
         hidden_states, w13_scale, w2_scale, block_shape, num_experts=len(w13),
         global_num_experts=global_num_experts, expert_map=expert_map, activation=activation,

@@ -21,6 +21,7 @@ from rdna_jit.ops._moe_contract import (
     check_format,
     check_matrix,
     check_routing,
+    check_rows,
     check_weights,
 )
 from rdna_jit.ops._moe_tile import Chunk, TileCall
@@ -74,9 +75,7 @@ def _plan(
     one = check_matrix(_OP, "w1", format, (w1, w1_scale, w1_zp), (E, two_i, H), group_size, block)
     two = check_matrix(_OP, "w2", format, (w2, w2_scale, w2_zp), (E, H, I), group_size, block)
     T = check_routing(_OP, topk_weights, topk_ids, expert_map, M, device)
-    for name, tensor in (("residual", residual), ("out", out)):
-        if tensor is not None:
-            check_tensor(_OP, name, tensor, HALF, (M, H), device)
+    check_rows(_OP, residual, out, (M, H), device)
     if apply_router_weight_on_input and T != 1:
         reject(_OP, "apply_router_weight_on_input", "False unless top-k is 1", f"top-k {T}",
                "a token has one input")  # fmt: skip
@@ -288,7 +287,7 @@ def moe_tiled(
         "expert_map": expert_map, "residual": residual, "w1_zp": w1_zp, "w2_zp": w2_zp,
     }  # fmt: skip
     if out is not None or workspace is not None:
-        check_apart(_OP, {"workspace": workspace, "out": out}, read)
+        check_apart(plan.op, {"workspace": workspace, "out": out}, read)
     if out is None:
         out = torch.empty(hidden_states.shape, dtype=HALF, device=hidden_states.device)
     device = hidden_states.device

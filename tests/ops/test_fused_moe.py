@@ -172,8 +172,21 @@ def test_refused(change, message):
 def test_result_may_not_overlap(name, variant):
     given = {**operands(FULL), "workspace": space(1 << 16)}
     buffer = given[name].flatten().view(torch.float16)[: 3 * 256].view(3, 256)
-    with pytest.raises(ContractError, match=f"out: expected memory apart from {name}"):
+    message = f"^fused_moe: out: expected memory apart from {name}"
+    with pytest.raises(ContractError, match=message):
         fused_moe(**given, out=buffer, variant=variant)
+
+
+@pytest.mark.parametrize("variant", ["decode", "tiled"])
+def test_rows_of_the_result_are_apart(variant):
+    with pytest.raises(ContractError, match=r"^fused_moe: out: expected rows apart"):
+        fused_moe(**operands(FULL), out=torch.zeros(1, 256).half().expand(3, 256), variant=variant)
+
+
+@pytest.mark.parametrize("shared", [{}, 0, torch.zeros(5)], ids=["dict", "int", "tensor"])
+def test_a_shared_expert_is_a_shared_expert(shared):
+    with pytest.raises(ContractError, match="shared_expert: expected a SharedExpert"):
+        fused_moe(**operands(FULL), shared_expert=shared)
 
 
 def test_weighted_input_may_not_be_the_result():

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from rdna_jit import ContractError, config
-from rdna_jit.ops.moe import moe_int4_decode
+from rdna_jit.ops.moe import moe_decode, moe_int4_decode, moe_tiled
 from rdna_jit.ops.moe_compat import moe_skinny_decode_supported
 
 M, H, I, G, T, E = 2, 64, 32, 32, 2, 3  # noqa: E741
@@ -81,6 +81,8 @@ BAD = [
     ("out", torch.ones(M, H), "out: expected torch.float16, got torch.float32"),
     ("out", halves(M + 1, H), r"expected shape \[2, 64\], got \[3, 64\]"),
     ("out", halves(H, M).t(), "contiguous last dimension"),
+    ("out", halves(1, H).expand(M, H), "rows apart from each other"),
+    ("expert_map", ids(0), "an entry for each of all experts"),
     ("group_size", 0, "a positive number"),
     ("group_size", 48, "a divisor of the 64 codes in a row of w1, got 48; repeat the scales"),
     ("group_size", 64, r"w1_scale: expected shape \[3, 64, 1\]"),
@@ -97,6 +99,32 @@ def test_refused(name, value, message):
         decode(**{name: value})
     assert caught.value.name and caught.value.expected is not None
     assert str(caught.value).startswith("moe_int4_decode: ")
+
+
+def test_tokens_are_bounded():
+    M = (1 << 24) + 1
+    many = {n: t[:1].expand(M, -1) for n, t in
+            {"hidden_states": halves(1, H), "topk_weights": torch.ones(1, T), "topk_ids": ids(1, T)
+             }.items()}  # fmt: skip
+    with pytest.raises(ContractError, match="hidden_states: expected at most 16777216 tokens"):
+        decode(**many)
+
+
+@pytest.mark.parametrize("name, value, message", [
+    ("format", ["int4"], "format: expected one of int4"),
+    ("swiglu_limit", "7", "swiglu_limit: expected a positive number"),
+    ("swiglu_alpha", "1", "swiglu_alpha: expected a positive number"),
+])  # fmt: skip
+@pytest.mark.parametrize("op", [moe_decode, moe_tiled])
+def test_values_of_the_wrong_type(op, name, value, message):
+    arguments = {
+        "hidden_states": halves(M, H), "w1": codes(E, 2 * I, H // 2),
+        "w1_scale": halves(E, 2 * I, H // G), "w2": codes(E, H, I // 2),
+        "w2_scale": halves(E, H, I // G), "topk_weights": torch.ones(M, T), "topk_ids": ids(M, T),
+        "group_size": G, "format": "int4", name: value,
+    }  # fmt: skip
+    with pytest.raises(ContractError, match=message):
+        op(**arguments)
 
 
 def test_group_size_must_divide_both_sides():

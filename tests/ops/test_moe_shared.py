@@ -103,6 +103,7 @@ def test_fork_named_entry_point():
 
 @pytest.mark.parametrize("name, value, message", [
     ("shared_w2", None, "shared_w2: expected a tensor beside shared_w1, got None"),
+    ("shared_w1", [1], "shared_w1: expected a tensor, got list"),
     ("shared_w1", torch.zeros(95, 256, dtype=torch.int8), "an even number of rows"),
     ("shared_w1", torch.zeros(96, 256), "torch.int8 for format i8, got torch.float32"),
     ("shared_w2", torch.zeros(256, 49, dtype=torch.int8), r"expected shape \[1, 256, 48\]"),
@@ -121,6 +122,31 @@ def test_result_apart_from_the_shared_part():
     shared, y = SharedExpert(BASE), poisoned(1, 256)
     with pytest.raises(ContractError, match="out: expected memory apart from shared_out"):
         moe_decode(**BASE.call, **shared.tensors, shared_out=y, out=y)
+
+
+@pytest.mark.parametrize("M", [1, 3])
+def test_the_shared_part_apart_from_the_input(M):
+    """Also where neither out nor workspace is given."""
+    case = BASE.with_(M=M)
+    x = case.tensors["hidden_states"]
+    before = x.clone()
+    with pytest.raises(ContractError, match="shared_out: expected memory apart from hidden_states"):
+        moe_decode(**case.call, **SharedExpert(case).tensors, shared_out=x)
+    assert torch.equal(x, before)
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_a_plan_lists_every_launch(apart):
+    """warm() compiles what a plan lists."""
+    case = BASE.with_(M=3)
+    call = {**case.call, **SharedExpert(case).tensors}
+    if apart:
+        call["shared_out"] = poisoned(3, 256)
+    plan = moe_decode.plan(**call)
+    with emulator.profiling() as profiles:
+        moe_decode(**call)
+    assert len(plan.launches) == len(profiles) == 4
+    assert [launch.kernel.values["FORMAT"] for launch in plan.launches] == ["int4"] * 2 + ["i8"] * 2
 
 
 def test_number_of_launches():
