@@ -21,6 +21,7 @@ from rdna_jit.formats.fp8 import DTYPES as FP8_TYPES
 from rdna_jit.formats.fp8 import check_fp8, fp8_format
 from rdna_jit.formats.int4 import fp16_scales
 from rdna_jit.formats.int4_words import UNSHUFFLE, reorder_words, unpack_int4
+from rdna_jit.formats.moe_weights import check_block
 
 Tensor = torch.Tensor
 Fields = dict[str, Any]
@@ -63,6 +64,10 @@ class Experts:
     def sides(self, expert: int) -> tuple[list[Part], Part]:
         """Gate and up, or both in one, and down."""
         down, fused = self.part("down", expert), self.part("gate_up", expert)
+        for role in ("gate", "up"):
+            if fused and (other := self.part(role, expert)):
+                _refuse("experts", "gate and up apart, or both in one matrix",
+                        f"{fused.name} and {other.name}")  # fmt: skip
         one = [fused] if fused else [self.part("gate", expert), self.part("up", expert)]
         missing = [n for n, p in zip(("gate", "up", "down"), (*one[:1], one[-1], down), strict=True)
                    if p is None]  # fmt: skip
@@ -97,13 +102,19 @@ def collect(
         rf"{start}(?:experts\.)?(?:(\d+)\.)?({'|'.join(_ROLES)})(?:[._]([a-z_][a-z0-9_]*))?"
     )
     found: dict[tuple[str, int | None], Part] = {}
+    numbers: set[int | None] = set()
     for name in tensors:
         match = pattern.fullmatch(name)
         if match is None:
             continue
-        tensor = tensors[name]  # of the experts alone: a mapping may load what is asked for
         number, matrix, key = match.groups()
         place = (_ROLES[matrix], None if number is None else int(number))
+        numbers.add(place[1])
+        if experts is not None and place[1] is not None and place[1] not in experts:
+            continue
+        tensor = tensors[name]  # of these experts alone: a mapping may load what is asked for
+        if not isinstance(tensor, Tensor):
+            _refuse(name, "a tensor", type(tensor).__name__)
         base = name if key is None else name[: -len(key) - 1]
         part = found.setdefault(place, Part(base, {}))
         key = _ALIASES.get(key, key)
@@ -112,8 +123,7 @@ def collect(
         if key in part.tensors:
             _refuse(name, "one tensor per expert, matrix and kind", f"another in {part.name}")
         part.tensors[key] = tensor
-    numbers = {number for _, number in found}
-    if not found or (None in numbers and len(numbers) > 1):
+    if not numbers or (None in numbers and len(numbers) > 1):
         shown = ", ".join(list(tensors)[:4])
         names = "experts.0.gate_proj.qweight or stacked ones like w13_weight"
         _refuse("tensors", f"names like {names} below {prefix!r}", f"{len(tensors)}: {shown}")
@@ -131,10 +141,27 @@ def collect(
         known = range(max(n for n in numbers if n is not None) + 1)
     chosen = tuple(known) if experts is None else tuple(experts)
     present = set(known) if stacked else numbers
+    if not chosen:
+        _refuse("experts", "at least one expert", "none")
     for number in chosen:
         if number not in present:
             _refuse("experts", f"expert {number}", f"{len(present)} experts without it")
+    _check_alike(found)
     return Experts(found, chosen, stacked)
+
+
+def _check_alike(found: dict[tuple[str, int | None], Part]) -> None:
+    """ContractError unless matrices of a role, and gate and up, have tensors of the same shapes."""
+    shapes: dict[tuple[str, str], tuple[str, list[int]]] = {}
+    for (role, _), part in found.items():
+        for key, tensor in part.tensors.items():
+            if key in _WITHOUT_EFFECT or key == "g_idx":
+                continue
+            shape = list(tensor.shape) if tensor.numel() != 1 else [1]
+            place = ("gate" if role == "up" else role, key)
+            first, wanted = shapes.setdefault(place, (part.name, shape))
+            if shape != wanted:
+                _refuse(f"{part.name}.{key}", f"shape {wanted}, as {first} has", shape)
 
 
 def checkpoint(
@@ -189,6 +216,8 @@ def _wna16(found: Experts) -> Fields:
 
 def gptq(found: Experts, zero_offset: int) -> Fields:
     """From `qweight` `[K / 8, N]` (or K / 4), `qzeros` `[K / G, N / 8]`, `scales` `[K / G, N]`."""
+    if zero_offset not in (0, 1):
+        _refuse("zero_offset", "1, or 0 for gptq_v2", zero_offset)
     gate, down = found.sides(found.numbers[0])
     per = _codes_per_word(down.need("scales").shape[-1], gate[0].need("qweight").shape[-2])
 
@@ -196,6 +225,8 @@ def gptq(found: Experts, zero_offset: int) -> Fields:
         words, scales = part.need("qweight"), part.need("scales")
         _check_shape(part, "qweight", words, (None, scales.shape[-1]))
         K, groups = words.shape[0] * per, scales.shape[0]
+        if groups == 0 or K % groups:
+            _refuse(f"{part.name}.scales", f"groups that share the {K} rows of K", groups)
         g_idx = part.tensors.get("g_idx", words.new_empty(0))
         ordered = torch.arange(K, device=g_idx.device) // (K // groups)
         if g_idx.numel() and not torch.equal(g_idx.long(), ordered):
@@ -287,6 +318,8 @@ def fp8(found: Experts, block: tuple[int, int] | None, fmt: str | None) -> Field
     down = found.sides(found.numbers[0])[1]
     kind = fp8_format("MoEWeights", f"{down.name}.weight", down.need("weight"), fmt)
     target = FP8_TYPES[kind]
+    if block is not None:
+        check_block(kind, block)
     key = "weight_scale_inv" if "weight_scale_inv" in found.keys else "weight_scale"
     size = block or (128, 128)
     kinds = set()

@@ -68,6 +68,10 @@ class MoEWeights:
     def __post_init__(self) -> None:
         if self.format not in FORMATS:
             _refuse("format", f"one of {', '.join(FORMATS)}", repr(self.format))
+        if self.block is not None:
+            check_block(self.format, self.block)
+        if self.group_size != -1 and self.format not in ("int4", "i8"):
+            _refuse("group_size", f"-1 for {self.format}", self.group_size)
         for name in ("w1", "w2"):
             self._check_codes(name)
         E, rows = self.w1.shape[:2]
@@ -104,7 +108,8 @@ class MoEWeights:
             _refuse(f"{name}_scale", " or ".join(str(list(s)) for s in shapes), _seen(scale))
         if zeros is not None:
             want = (self.E, rows // 2, K // self._group(K))
-            if rows % 2 or zeros.dtype != torch.uint8 or tuple(zeros.shape) != want:
+            fits = isinstance(zeros, Tensor) and zeros.dtype == torch.uint8
+            if rows % 2 or not fits or tuple(zeros.shape) != want:
                 _refuse(f"{name}_zp", f"torch.uint8 {list(want)}", _seen(zeros))
 
     def _group(self, K: int) -> int:
@@ -408,6 +413,18 @@ class MoEWeights:
         expert_map = torch.full((self.E,), -1, dtype=torch.int32, device=self.w1.device)
         expert_map[first:last] = torch.arange(last - first, device=self.w1.device).int()
         return replace(self, **_each(self.tensors, lambda t: t[first:last])), expert_map
+
+
+def check_block(format: str, block: object) -> None:
+    """ContractError unless `block` is (rows, K) of fp8 weights."""
+    if format not in FP8_TYPES:
+        _refuse("block", f"None for {format}", block)
+    if (
+        not isinstance(block, (tuple, list))
+        or len(block) != 2
+        or not all(type(n) is int and n > 0 for n in block)
+    ):
+        _refuse("block", "(rows, columns) of a block", block)
 
 
 def _spread(scale: Tensor, shape: Sequence[int], block: tuple[int, int] | None) -> Tensor:

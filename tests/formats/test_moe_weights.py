@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -390,11 +392,16 @@ def test_some_experts_of_a_file():
 
 def test_only_tensors_of_the_experts_are_asked_for():
     class Lazy(dict):
+        own = ""
+
         def __getitem__(self, name: str) -> torch.Tensor:
-            assert f"{PREFIX}.experts." in name
+            assert f"{PREFIX}.experts.{self.own}" in name
             return super().__getitem__(name)
 
-    MoEWeights.from_checkpoint(Lazy(gptq(Integers(32), 0)), PREFIX, zero_offset=0)
+    for own, experts in (("", None), ("1.", [1])):
+        tensors = Lazy(gptq(Integers(32), 0))
+        tensors.own = own
+        MoEWeights.from_checkpoint(tensors, PREFIX, zero_offset=0, experts=experts)
 
 
 def broken(change) -> Tensors:
@@ -416,12 +423,25 @@ REFUSED = [
     ),
     (
         lambda t: t.update({f"{PREFIX}.experts.1.up_proj.qzeros": torch.zeros(4, 3).int()}),
-        r"experts.1.up_proj.qzeros: expected shape \[4, 8\], got \[4, 3\]",
+        r"experts.1.up_proj.qzeros: expected shape \[4, 8\], as .*0.gate_proj has, got \[4, 3\]",
     ),
     (
         lambda t: t.update({f"{PREFIX}.experts.1.up_proj.scales": torch.full((4, I), 1e6)}),
         "experts.1.up_proj.scales: .*do not fit fp16",
     ),
+    (
+        lambda t: t.update({f"{PREFIX}.experts.0.gate_up_proj.qweight": torch.zeros(16, 2 * I)}),
+        "experts: expected gate and up apart, or both in one matrix",
+    ),
+    (
+        lambda t: [t.update({k: t[k][:1]}) for k in list(t) if "2.up_proj.scales" in k],
+        r"experts.2.up_proj.scales: expected shape \[4, 64\], as .*0.gate_proj has, got \[1, 64\]",
+    ),
+    (
+        lambda t: [t.update({k: t[k][:0]}) for k in list(t) if k.endswith("scales")],
+        r"0.gate_proj.scales: expected groups that share the 128 rows of K, got 0",
+    ),
+    (lambda t: t.update({f"{PREFIX}.experts.0.up_proj.scales": 3}), "expected a tensor, got int"),
 ]  # fmt: skip
 
 
@@ -429,6 +449,37 @@ REFUSED = [
 def test_refused(change, message):
     with pytest.raises(ContractError, match=message):
         MoEWeights.from_checkpoint(broken(change), PREFIX, zero_offset=0)
+
+
+@pytest.mark.parametrize("offset", [-1, 2])
+def test_zero_offset_is_0_or_1(offset):
+    with pytest.raises(ContractError, match="zero_offset: expected 1, or 0"):
+        MoEWeights.from_checkpoint(gptq(Integers(32), 0), PREFIX, zero_offset=offset)
+
+
+def test_no_experts_at_all():
+    with pytest.raises(ContractError, match="experts: expected at least one"):
+        MoEWeights.from_checkpoint(gptq(Integers(32), 0), PREFIX, experts=())
+
+
+@pytest.mark.parametrize("block", [(0, 128), (128,), (-1, 4), (32.0, 32), 5, "ab"], ids=str)
+def test_blocks_that_are_none(block):
+    weights = MoEWeights.quantize(*floats(), "e4m3", block=(64, 64))
+    for make in (lambda: replace(weights, block=block), lambda: MoEWeights.from_fp8(
+        {"w13_weight": weights.w1, "w13_weight_scale": weights.w1_scale, "w2_weight": weights.w2,
+         "w2_weight_scale": weights.w2_scale}, block=block)):  # fmt: skip
+        with pytest.raises(ContractError, match=r"block: expected \(rows, columns\)"):
+            make()
+
+
+def test_groups_and_blocks_belong_to_formats():
+    int4 = MoEWeights.quantize(*floats(), "int4", 32)
+    with pytest.raises(ContractError, match="block: expected None for int4"):
+        replace(int4, block=(128, 128))
+    with pytest.raises(ContractError, match=r"w1_zp: expected torch.uint8"):
+        replace(int4, w1_zp=[1])
+    with pytest.raises(ContractError, match="group_size: expected -1 for f16"):
+        replace(MoEWeights.quantize(*floats(), "f16"), group_size=32)
 
 
 # ---- made from floats, sliced, checked ----
