@@ -50,8 +50,8 @@ def f16_gemm(
 ) -> Tensor:
     """`y[m, n] = fp16(sum_k x[m, k] * w[n, k] + bias[n])` for any number of rows of x.
 
-    gemv_f16 without its limit: above 16 rows the tiled kernel takes over where it needs fewer
-    instructions, and a row of a batch may then differ in the last bit from the same row alone.
+    gemv_f16 without its limit: above 8 rows the tiled kernel takes over where it ends first, and
+    a row of a batch may then differ in the last bit from the same row alone.
     Operands and contract as gemv_f16. Raises ContractError naming the tensor.
     """
     return launch_decode(plan, x, w, None, bias, out)
@@ -73,8 +73,8 @@ def int8_gemm(
 ) -> Tensor:
     """`y[m, n] = fp16(sum_g scale[n, g] * sum_{k in g} x[m, k] * w_i8[n, k] + bias[n])`.
 
-    gemv_i8 without its limit: above 16 rows the tiled kernel takes over where it needs fewer
-    instructions, and a row of a batch may then differ in the last bit from the same row alone.
+    gemv_i8 without its limit: above 8 rows the tiled kernel takes over where it ends first, and
+    a row of a batch may then differ in the last bit from the same row alone.
     Operands and contract as gemv_i8. Raises ContractError naming the tensor.
     """
     return launch_decode(plan, x, w_i8, scale, bias, out, w_name="w_i8")

@@ -83,8 +83,8 @@ def gptq_gemm(
     of rows that gptq_shuffle took. Its content is looked at once per tensor. Act-order weights in
     checkpoint order run in a slower kernel: pack them once with formats.pack_gptq.
 
-    `qweight` may be a formats.Int4Weight, which brings all of this along. Any M is served, more
-    than 16 rows by the tiled kernel. Rows of a batch may differ in the last bit from the same row
+    `qweight` may be a formats.Int4Weight, which brings all of this along. Any M is served, many
+    rows by the tiled kernel. Rows of a batch may differ in the last bit from the same row
     alone. Raises ContractError naming the tensor.
     """
     if g_idx is None and not isinstance(qweight, Int4Weight):  # the shortest way
@@ -269,7 +269,7 @@ def _describe(
 
 
 def _plan_any_rows(op: str, call: Int4Call) -> Plan:
-    """The decode kernel for few rows of x, the tile where it takes fewer instructions."""
+    """The decode kernel for few rows of x, the tile where it ends first."""
     decode, tile = _dense_int4.DECODE.name, _dense_tile.INT4_TILE.name
     chosen = decode
     candidates: tuple[Candidate, ...] = ()

@@ -584,7 +584,7 @@ def test_nothing_spills_in_any_form_and_compiler(M, N, K, group, form, tmp_path)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("form", ROW_FORMS, ids=str)
-@pytest.mark.parametrize("M", [32, 256])
+@pytest.mark.parametrize("M", [16, 32, 256])
 @pytest.mark.parametrize("N, K", [(2560, 1536), (136, 1536)])
 def test_no_row_format_spills(M, N, K, form, tmp_path):
     kernel = rows_kernel(M, N, K, **form)
