@@ -35,6 +35,7 @@ constexpr int OUT_ALIGN = ${OUT_ALIGN};  // what rows of out start on a multiple
 #include "common/memory.hip"
 #include "common/dot.hip"
 #include "common/int4.hip"
+#include "common/decode_rows.hip"
 
 constexpr int TILE_N = 32 * COLS;
 constexpr int BYTES = COLS / 2;    // of a word that a lane owns
@@ -60,20 +61,7 @@ constexpr int octet_rows(int i) {
 constexpr int octet_begin(int i) { return i / RUN_OCTETS * RUN + i % RUN_OCTETS * 8; }
 constexpr int APART = 2;  // from a lane's column to its next: those between are other lanes'
 
-// Rows of x of a workgroup: M_TILE slots in two halves, the second ending at the last row. With
-// fewer rows the halves overlap, so no slot needs a guard; a row is stored once.
-constexpr u32 HALF = ceil_div(M_TILE, 2);
-struct Rows {
-  u32 first;   // row of slot 0
-  u32 second;  // row of slot HALF, relative to first
-  u32 stored;  // rows below this one (relative) belong to the workgroup before
-};
-DEVICE Rows tile_rows(u32 rows) {
-  const u32 begin = block_y() * M_TILE;
-  if constexpr (M_TILE == 1) return {begin, 0, 0};
-  const u32 first = begin + M_TILE <= rows || begin == 0 ? begin : rows - M_TILE;
-  return {first, rows < M_TILE ? rows - HALF : M_TILE - HALF, begin - first};
-}
+using Rows = RowTile<M_TILE>;
 
 struct Lane {
   u32 word[NEAR ? 8 : 1];  // byte offsets of its word in the rows of an octet
@@ -158,8 +146,7 @@ DEVICE XRows load_x(XSource& source, int k, int m0) {
 #pragma unroll
   for (int i = 0; i < X_ROWS; ++i) {
     const int m = m0 + i;
-    const u64 row = m < HALF ? source.first + m * (X_STRIDE * 2)
-                             : source.second + (m - HALF) * (X_STRIDE * 2);
+    const u64 row = Rows::address<X_STRIDE>(source.first, source.second, m);
     u32 pairs[COUNT];
     if constexpr (X_SCALAR && COUNT == 3) {  // a vector of three is loaded as four
       u32 front[2], back[1];
@@ -252,45 +239,7 @@ DEVICE void multiply_unit(GlobalBytes words, GlobalBytes zeros, GlobalBytes scal
       dot_octet(w, x, i, m0, chain);
     }
     if (i % RUN_OCTETS != RUN_OCTETS - 1) continue;
-#pragma unroll
-    for (int m = 0; m < M_TILE; ++m) {
-#pragma unroll
-      for (int c = 0; c < COLS; ++c) {
-        sums[m][c] = __builtin_fmaf((float)u.scales[g][c], chain[m][c], sums[m][c]);
-      }
-    }
-  }
-}
-
-// Each wave adds the sums of all waves, in wave order, for its share of the rows, and stores them.
-DEVICE void store_rows(const float* slabs, const f16* bias, f16* out, const Rows& rows, u32 wave,
-                       u32 n) {
-  u32 lane_bytes = n * 2;
-  launder_lane(lane_bytes);
-#pragma unroll
-  for (u32 i = 0; i < ceil_div(M_TILE, WAVES); ++i) {
-    const u32 slot = wave + i * WAVES;
-    if (M_TILE % WAVES != 0 && slot >= M_TILE) break;
-    const u32 row = slot < HALF ? slot : rows.second + slot - HALF;
-    if (row < rows.stored || (slot >= HALF && row < HALF)) continue;  // stored by another slot
-    float y[COLS] = {};
-    const float* from = slabs + slot * TILE_N + lane_id() * COLS;
-#pragma unroll
-    for (int w = 0; w < WAVES; ++w) {
-      const Vec<float, COLS> part = *(const Vec<float, COLS>*)(from + w * (M_TILE * TILE_N));
-#pragma unroll
-      for (int c = 0; c < COLS; ++c) y[c] = w == 0 ? part[c] : y[c] + part[c];
-    }
-    f16 rounded[COLS];
-#pragma unroll
-    for (int c = 0; c < COLS; ++c) {
-      if constexpr (HAS_BIAS) {
-        y[c] += (float)*(const GLOBAL f16*)(global_bytes(bias) + lane_bytes + c * 2);
-      }
-      rounded[c] = (f16)y[c];
-    }
-    GLOBAL char* to = (GLOBAL char*)(u64)out + row * (OUT_STRIDE * 2);
-    store<f16, COLS, OUT_ALIGN>(to, lane_bytes, rounded);
+    add_scaled(u.scales[g], chain, sums);
   }
 }
 
@@ -299,7 +248,7 @@ KERNEL __launch_bounds__(WAVES * 32) void awq_decode(
     const f16* __restrict scales, const f16* __restrict bias, f16* __restrict out, i32 m) {
   __shared__ u32x4 slabs[WAVES * M_TILE * TILE_N / 4];
   const u32 wave = wave_id();
-  const Rows rows = tile_rows(m);
+  const Rows rows = Rows::of(m);
   x += rows.first * X_STRIDE;
   out += rows.first * OUT_STRIDE;
 
@@ -344,5 +293,8 @@ KERNEL __launch_bounds__(WAVES * 32) void awq_decode(
   }
   block_barrier();
   const u32 n = block_x() * TILE_N + lane_id() * COLS;
-  if (N % TILE_N == 0 || n < N) store_rows((const float*)slabs, bias, out, rows, wave, n);
+  if (N % TILE_N == 0 || n < N) {
+    store_rows<WAVES, COLS, M_TILE * TILE_N, OUT_STRIDE, OUT_ALIGN, HAS_BIAS>(
+        (const float*)slabs, bias, out, rows, wave, n);
+  }
 }

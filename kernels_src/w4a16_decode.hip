@@ -40,6 +40,7 @@ constexpr int OUT_ALIGN = ${OUT_ALIGN};
 #include "common/memory.hip"
 #include "common/dot.hip"
 #include "common/int4.hip"
+#include "common/decode_rows.hip"
 
 constexpr int TILE_N = 32 * COLS;
 constexpr int STEP_K = 8 * STEP_ROWS;
@@ -60,23 +61,7 @@ constexpr int SUM_WORDS = M_TILE * TILE_N;
 constexpr int SLAB_WORDS = STAGE_WORDS > SUM_WORDS ? STAGE_WORDS : SUM_WORDS;
 static_assert(WAVES * SLAB_WORDS * 4 <= 65536, "the slabs fit in LDS");
 
-// Which rows of x a workgroup works on: M_TILE slots in two halves, the second ending at the last
-// row. With fewer than M_TILE rows the halves overlap, so no slot needs a guard of its own; a row
-// is stored once.
-constexpr u32 HALF = ceil_div(M_TILE, 2);
-struct Rows {
-  u32 first;   // row of slot 0
-  u32 second;  // row of slot HALF, relative to first
-  u32 stored;  // rows below this one (relative) belong to the workgroup before
-};
-DEVICE Rows tile_rows(u32 rows) {
-  const u32 begin = block_y() * M_TILE;
-  const u32 first = begin + M_TILE <= rows || begin == 0 ? begin : rows - M_TILE;
-  return {first, rows < M_TILE ? rows - HALF : M_TILE - HALF, begin - first};
-}
-DEVICE u32 row_of_slot(const Rows& rows, u32 slot) {
-  return slot < HALF ? slot : rows.second + slot - HALF;
-}
+using Rows = RowTile<M_TILE>;
 
 struct Lane {  // byte offsets of the lane's first column
   u32 word, zero, scale;
@@ -157,8 +142,7 @@ DEVICE XRows load_x(XSource& source, int r, int m0) {
   for (int i = 0; i < X_ROWS; ++i) {
     const int m = m0 + i;
     if constexpr (X_SCALAR) {
-      const u64 row = m < HALF ? source.first + m * (X_STRIDE * 2)
-                               : source.second + (m - HALF) * (X_STRIDE * 2);
+      const u64 row = Rows::address<X_STRIDE>(source.first, source.second, m);
       load_scalar<4>(row + r * 16, x.pairs[i]);
     } else {
       const u32x4 v = *(const u32x4*)(source.staged + (r * M_TILE + m) * 4);
@@ -179,7 +163,7 @@ DEVICE void stage_x(const f16* x, const i32* perm, const Rows& rows, u32 step, u
     const u32 item = first + lane_id();
     if (first + 32 > ITEMS && item >= ITEMS) break;
     const u32 slot = item / STEP_ROWS, r = item % STEP_ROWS;
-    const u32 row = row_of_slot(rows, slot) * (u32)X_STRIDE;
+    const u32 row = rows.row(slot) * (u32)X_STRIDE;
     const u32 k = step * STEP_K + r * 8;
     u32 pairs[4];
     if constexpr (HAS_PERM || X_ALIGN < 4) {
@@ -259,43 +243,7 @@ DEVICE void multiply(const Step& s, u32 zero_shift, XSource& source, float (&sum
       }
     }
     if (r % GROUP_ROWS != GROUP_ROWS - 1) continue;
-#pragma unroll
-    for (int m = 0; m < M_TILE; ++m) {
-#pragma unroll
-      for (int c = 0; c < COLS; ++c) {
-        sums[m][c] = __builtin_fmaf((float)s.scales[g][c], chain[m][c], sums[m][c]);
-      }
-    }
-  }
-}
-
-// Each wave adds the sums of all waves, in wave order, for its share of the rows, and stores them.
-DEVICE void store_rows(const float* slabs, const f16* bias, f16* out, const Rows& rows, u32 wave,
-                       u32 n) {
-  u32 lane_bytes = n * 2;
-  launder_lane(lane_bytes);
-#pragma unroll
-  for (u32 i = 0; i < ceil_div(M_TILE, WAVES); ++i) {
-    const u32 slot = wave + i * WAVES;
-    if (M_TILE % WAVES != 0 && slot >= M_TILE) break;
-    const u32 row = row_of_slot(rows, slot);
-    if (row < rows.stored || (slot >= HALF && row < HALF)) continue;  // stored by another slot
-    float y[COLS] = {};
-    const float* from = slabs + slot * TILE_N + lane_id() * COLS;
-#pragma unroll
-    for (int w = 0; w < WAVES; ++w) {
-      const Vec<float, COLS> part = *(const Vec<float, COLS>*)(from + w * SLAB_WORDS);
-#pragma unroll
-      for (int c = 0; c < COLS; ++c) y[c] = w == 0 ? part[c] : y[c] + part[c];
-    }
-    f16 rounded[COLS];
-#pragma unroll
-    for (int c = 0; c < COLS; ++c) {
-      if constexpr (HAS_BIAS) y[c] += (float)*(const GLOBAL f16*)(global_bytes(bias) + lane_bytes + c * 2);
-      rounded[c] = (f16)y[c];
-    }
-    GLOBAL char* to = (GLOBAL char*)(u64)out + row * (OUT_STRIDE * 2);
-    store<f16, COLS, OUT_ALIGN>(to, lane_bytes, rounded);
+    add_scaled(s.scales[g], chain, sums);
   }
 }
 
@@ -306,7 +254,7 @@ KERNEL __launch_bounds__(WAVES * 32) void w4a16_decode(
   __shared__ u32x4 slabs[WAVES * SLAB_WORDS / 4];
   const u32 wave = wave_id();
   u32* slab = (u32*)slabs + wave * SLAB_WORDS;
-  const Rows rows = tile_rows(m);
+  const Rows rows = Rows::of(m);
   x += rows.first * X_STRIDE;
   out += rows.first * OUT_STRIDE;
 
@@ -344,5 +292,8 @@ KERNEL __launch_bounds__(WAVES * 32) void w4a16_decode(
     *(Vec<float, COLS>*)((float*)slab + slot * TILE_N + lane_id() * COLS) = row;
   }
   block_barrier();
-  if (N % TILE_N == 0 || column < N) store_rows((const float*)slabs, bias, out, rows, wave, n);
+  if (N % TILE_N == 0 || column < N) {
+    store_rows<WAVES, COLS, SLAB_WORDS, OUT_STRIDE, OUT_ALIGN, HAS_BIAS>(
+        (const float*)slabs, bias, out, rows, wave, n);
+  }
 }
