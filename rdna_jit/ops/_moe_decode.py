@@ -233,11 +233,12 @@ class Choice:
         return merged
 
 
-def choose(call: MoeCall, variant: str, disabled: tuple[str, ...] = ()) -> Choice:
-    """The kernels for a call with M >= 1: the grouped pair where its contract holds."""
+def choose(call: MoeCall, variant: str, disabling: str = "") -> Choice:
+    """The kernels for a call with M >= 1: the grouped pair where its contract holds and no setting
+    is `disabling` it."""
     reason = ungrouped_reason(call)
-    if GROUPED in disabled:
-        reason = "VLLM_DISABLED_KERNELS names it"
+    if disabling:
+        reason = f"{disabling} names it"
     if variant == "v1" or reason:
         asked = "variant='v1' asks for the plain kernels" if variant == "v1" else reason
         candidates = (Candidate(GROUPED, False, asked), Candidate(ANY, True, "takes everything"))
@@ -263,6 +264,10 @@ def ungrouped_reason(call: MoeCall) -> str:
         (call.w1.base_align < 16 or call.w2.base_align < 16, "the weights are not 16-byte aligned"),
         (call.x_align < 16, "rows of hidden_states are not 16-byte aligned"),
         (call.act_align < 16, "the workspace is not 16-byte aligned"),
+        (
+            max(call.row_strides) >= 1 << 27 or call.T * call.I >= 1 << 27,
+            "offsets of rows need more than 32 bits",
+        ),
         (call.E * max(2 * call.I, call.H) >= 1 << 31 or call.E > 1 << 16, "too many experts"),
     )
     return next((reason for fails, reason in checks if fails), "")

@@ -18,14 +18,23 @@ def prefer(op: str, chosen: str, able: Sequence[str]) -> tuple[str, tuple[Candid
         named, _, wanted = pair.partition(":")
         if named == op and wanted in able:
             return _taken(wanted, chosen, "RDNA_JIT_FORCE_KERNEL asks for it")
-    for setting, names in (
-        ("RDNA_JIT_DISABLED_KERNELS", config.own_disabled_kernels),
-        ("VLLM_DISABLED_KERNELS", config.disabled_kernels),
-    ):
+    for setting, names in _disabled():
         if chosen in names:
             other = next((kernel for kernel in able if kernel not in names), chosen)
             return _taken(other, chosen, f"{setting} names {chosen}")
     return chosen, ()
+
+
+def disabling(kernel: str) -> str:
+    """The setting that rules the kernel out, or ""."""
+    return next((setting for setting, names in _disabled() if kernel in names), "")
+
+
+def _disabled() -> tuple[tuple[str, Sequence[str]], ...]:
+    return (
+        ("RDNA_JIT_DISABLED_KERNELS", config.own_disabled_kernels),
+        ("VLLM_DISABLED_KERNELS", config.disabled_kernels),
+    )
 
 
 def _taken(kernel: str, chosen: str, reason: str) -> tuple[str, tuple[Candidate, ...]]:

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 import torch
 
-from rdna_jit.config import config
 from rdna_jit.dispatch import Candidate, Plan
 from rdna_jit.errors import ContractError
 from rdna_jit.formats import MoEWeights
@@ -20,6 +19,7 @@ from rdna_jit.ops import _moe_cost, moe
 from rdna_jit.ops._contract import check_no_overlap, check_tensor, reject
 from rdna_jit.ops._moe_decode import GROUPED
 from rdna_jit.ops._op import public_op
+from rdna_jit.ops._switches import disabling
 from rdna_jit.ops.moe_tiled import moe_tiled
 
 __all__ = ["SharedExpert", "fused_moe"]
@@ -153,8 +153,8 @@ def _plan_tiled(tiles: str, given: dict[str, Any], on_input: bool) -> tuple[Plan
     operands = {name: value for name, value in given.items() if not name.startswith("shared_")}
     cannot = []
     for kernel in ("moe_tile_w4a8", "moe_tile")[tiles != "w4a8" :]:
-        if kernel in config.disabled_kernels:
-            cannot.append(f"{kernel}: VLLM_DISABLED_KERNELS names it")
+        if setting := disabling(kernel):
+            cannot.append(f"{kernel}: {setting} names it")
             continue
         operands["variant"] = "w4a8" if kernel.endswith("w4a8") else "auto"
         try:

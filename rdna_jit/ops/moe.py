@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from rdna_jit.config import config
 from rdna_jit.dispatch import Plan
 from rdna_jit.ops import _moe_decode
 from rdna_jit.ops._contract import alignment, check_tensor, reject, row_stride, span
@@ -32,6 +31,7 @@ from rdna_jit.ops._moe_contract import (
 )
 from rdna_jit.ops._moe_decode import MOST_SHARED, MoeCall, Shared
 from rdna_jit.ops._op import public_op
+from rdna_jit.ops._switches import disabling
 from rdna_jit.ops.moe_routing import moe_align_block_size, topk_router
 from rdna_jit.ops.moe_tiled import moe_tiled
 
@@ -130,7 +130,7 @@ def _plan(
 
 
 def _plan_of(op: str, call: MoeCall, shape: dict[str, int], variant: str, run: _Run) -> Plan:
-    choice = _moe_decode.choose(call, variant, config.disabled_kernels)
+    choice = _moe_decode.choose(call, variant, disabling(_moe_decode.GROUPED))
     run.chunks = choice.chunks
     run.grouped = choice.kernel == _moe_decode.GROUPED
     run.fused = choice.fused

@@ -82,6 +82,7 @@ REASONS = [
     ({"x_align": 8}, "hidden_states are not 16-byte aligned"),
     ({"act_align": 2}, "workspace is not 16-byte aligned"),
     ({"E": 1 << 20}, "too many experts"),
+    ({"row_strides": (2560, 2560, 1 << 27)}, "offsets of rows need more than 32 bits"),
 ]
 
 
@@ -108,11 +109,15 @@ def test_asking_for_the_plain_kernels_is_no_fallback():
     assert choice.kernel == ANY and not choice.fallback
 
 
-def test_disabled_kernels():
+@pytest.mark.parametrize("option, name", [
+    ("disabled_kernels", "VLLM_DISABLED_KERNELS"),
+    ("own_disabled_kernels", "RDNA_JIT_DISABLED_KERNELS"),
+])  # fmt: skip
+def test_disabled_kernels(option, name):
     case = Case(M=1)
-    with config.scope(disabled_kernels=(GROUPED,)):
+    with config.scope(**{option: (GROUPED,)}):
         plan = moe_int4_decode.plan(**case.arguments)
-        assert plan.kernel == ANY and "VLLM_DISABLED_KERNELS" in plan.fallback
+        assert plan.kernel == ANY and plan.fallback == f"{name} names it"
     assert moe_int4_decode.plan(**case.arguments).kernel == GROUPED
 
 
