@@ -7,13 +7,7 @@ from typing import Any
 import torch
 
 from rdna_jit.dispatch import Candidate, Launch, Plan
-from rdna_jit.ops._contract import (
-    alignment,
-    check_no_overlap,
-    check_tensor,
-    reject,
-    row_stride,
-)
+from rdna_jit.ops._contract import check_no_overlap, check_results, check_tensor, reject
 from rdna_jit.ops._dense_cost import PROCESSORS, decode_clocks, per_call, tile_ends_first
 from rdna_jit.ops._dense_int4 import Int4Call
 from rdna_jit.ops._dense_tile import (
@@ -24,6 +18,7 @@ from rdna_jit.ops._dense_tile import (
     plan_int4,
     refuses_int4,
 )
+from rdna_jit.ops._int4_contract import check_scales, describe
 from rdna_jit.ops._op import public_op
 from rdna_jit.ops._switches import prefer
 from rdna_jit.spec import KernelSpec, Parameter
@@ -155,39 +150,16 @@ def _plan(
             hint = "this looks like GPTQ's form: gptq_gemm takes it"
         reject(op, "qweight", f"{K} rows for K = {K}", qweight.shape[0], hint)
     N = qweight.shape[1] * 8
-    groups = check_tensor(op, "scales", scales, _HALF, (None, N), x.device).shape[0]
-    if not groups or K % groups:
-        reject(op, "scales", f"rows that divide K = {K} into groups", groups)
-    group = K // groups
+    groups, group = check_scales(op, x, scales, N)
     if group % 2 or group < (16 if groups > 1 else 2):
         hint = "a matrix with one group may have any even K"
         reject(op, "scales", "groups of an even number of rows, at least 16", group, hint)
     check_tensor(op, "qzeros", qzeros, _INT, (groups, N // 8), x.device)
-    if bias is not None:
-        check_tensor(op, "bias", bias, _HALF, (N,), x.device)
-    if out is not None:
-        check_tensor(op, "out", out, _HALF, (M, N), x.device)
-        if M > 1 and out.stride(0) < N:
-            reject(op, "out", "rows apart from each other", f"strides {out.stride()}")
+    check_results(op, M, N, x, bias, out)
     shape = {"M": M, "N": N, "K": K, "G": group}
     if not M or not N:
         return Plan(op, "none", shape=shape, extra=(M, N), notes=("nothing to compute",))
-    call = Int4Call(
-        M, N, K, group,
-        shuffled=True,
-        zeros="packed",
-        has_bias=bias is not None,
-        x_stride=row_stride(x),
-        w_stride=row_stride(qweight),
-        z_stride=row_stride(qzeros),
-        s_stride=row_stride(scales),
-        out_stride=N if out is None else row_stride(out),
-        x_align=alignment(x, 16),
-        w_align=alignment(qweight, 16),
-        z_align=alignment(qzeros, 16),
-        s_align=alignment(scales, 16),
-        out_align=alignment(out, 16) if out is not None else 2 * N & -(2 * N) or 16,
-    )  # fmt: skip
+    call = describe(x, qweight, qzeros, scales, bias, out, group, shuffled=True)
     kernel, candidates = _kernel(op, call)
     if kernel == INT4_TILE.name:
         return plan_int4(op, call, candidates, awq=True)

@@ -54,6 +54,18 @@ def check_tensor(
     return value
 
 
+def check_results(
+    op: str, M: int, N: int, x: torch.Tensor, bias: torch.Tensor | None, out: torch.Tensor | None
+) -> None:
+    """An fp16 bias `[N]` and result `[M, N]`, where they are given."""
+    if bias is not None:
+        check_tensor(op, "bias", bias, torch.float16, (N,), x.device)
+    if out is not None:
+        check_tensor(op, "out", out, torch.float16, (M, N), x.device)
+        if M > 1 and out.stride(0) < N:
+            reject(op, "out", "rows apart from each other", f"strides {out.stride()}")
+
+
 def row_stride(matrix: torch.Tensor) -> int:
     """Elements from one row to the next; the row's length where there is but one row."""
     return matrix.stride(0) if matrix.shape[0] > 1 else matrix.shape[1]
@@ -65,6 +77,11 @@ def alignment(matrix: torch.Tensor, most: int) -> int:
     if matrix.dim() > 1 and matrix.shape[0] > 1:
         spots |= matrix.stride(0) * matrix.element_size()
     return spots & -spots
+
+
+def out_alignment(N: int, out: torch.Tensor | None) -> int:
+    """What rows of the result start on a multiple of, in bytes, also of one yet to be made."""
+    return 2 * N & -(2 * N) or 16 if out is None else alignment(out, 16)
 
 
 def check_no_overlap(

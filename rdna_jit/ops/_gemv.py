@@ -15,7 +15,9 @@ from rdna_jit.ops import _dense_tile
 from rdna_jit.ops._contract import (
     alignment,
     check_no_overlap,
+    check_results,
     check_tensor,
+    out_alignment,
     reject,
     row_stride,
 )
@@ -140,17 +142,6 @@ def _check_most(op: str, x: Tensor, other: str) -> None:
         reject(op, "x", f"1..{MOST_ROWS[op]} rows", x.shape[0], hint)
 
 
-def check_results(
-    op: str, M: int, N: int, x: Tensor, bias: Tensor | None, out: Tensor | None
-) -> None:
-    if bias is not None:
-        check_tensor(op, "bias", bias, _HALF, (N,), x.device)
-    if out is not None:
-        check_tensor(op, "out", out, _HALF, (M, N), x.device)
-        if M > 1 and out.stride(0) < N:
-            reject(op, "out", "rows apart from each other", f"strides {out.stride()}")
-
-
 def plan_decode(
     op: str,
     x: Tensor,
@@ -194,10 +185,9 @@ def plan_decode(
         return Plan(op, "none", shape=shape, extra=(M, N), notes=("nothing to compute",))
     candidates: tuple[Candidate, ...] = ()
     if any_rows:
-        out_align = alignment(out, 16) if out is not None else 2 * N & -2 * N
         chosen, candidates = _choose_kernel(op, call)
         if chosen != call.spec.name:
-            return _dense_tile.plan_rows(op, call, out_align, candidates)
+            return _dense_tile.plan_rows(op, call, out_alignment(N, out), candidates)
     return _plan_decode(op, call, candidates)
 
 

@@ -11,11 +11,14 @@ from rdna_jit.dispatch import Candidate, Launch, Plan
 from rdna_jit.ops._contract import (
     alignment,
     check_no_overlap,
+    check_results,
     check_tensor,
+    out_alignment,
     reject,
     row_stride,
 )
 from rdna_jit.ops._dense_tile import COLUMNS, COMBINE, split_of
+from rdna_jit.ops._int4_contract import check_order, check_scales, check_words, check_zeros
 from rdna_jit.ops._op import public_op
 from rdna_jit.spec import KernelSpec, Parameter
 from rdna_jit.template import Value
@@ -178,38 +181,14 @@ def _plan_w4a8(
     out: Tensor | None = None,
 ) -> Plan:
     op = "w4a8_gemm"
-    M, K = check_tensor(op, "x", x, _HALF, (None, None)).shape
-    if K % 8 or not K:
-        reject(op, "x", "K a positive multiple of 8", f"K = {K}", "pad x and the weights")
-    check_tensor(op, "qweight", qweight, _INT, (None, None), x.device)
-    if qweight.shape[0] * 8 != K:
-        hint = "qweight holds 8 codes of one column per word"
-        if qweight.shape[0] == K:
-            hint = "this looks like AWQ's form: convert it with formats.awq_to_gptq"
-        reject(op, "qweight", f"{K // 8} rows for K = {K}", qweight.shape[0], hint)
-    N = qweight.shape[1]
-    if shuffled not in (False, True):
-        reject(op, "shuffled", "True or False", shuffled, "say which order the codes have")
-    groups = check_tensor(op, "scales", scales, _HALF, (None, N), x.device).shape[0]
-    if not groups or K % groups:
-        reject(op, "scales", f"rows that divide K = {K} into groups", groups)
-    group = K // groups
+    M, N, K = check_words(op, x, qweight)
+    check_order(op, shuffled)
+    groups, group = check_scales(op, x, scales, N)
     if (group % 32 and groups > 1) or group > _MOST_GROUP:
         hint = "a matrix with one group may have any K"
         reject(op, "scales", f"groups of a multiple of 32 rows up to {_MOST_GROUP}", group, hint)
-    if qzeros is not None:
-        if N % 8:
-            reject(op, "qweight", "a multiple of 8 columns, as qzeros packs them", f"N = {N}")
-        check_tensor(op, "qzeros", qzeros, _INT, (groups, N // 8), x.device)
-        if zero_offset not in (0, 1):
-            hint = "1 for GPTQ v1 checkpoints, 0 for v2, AWQ and compressed-tensors"
-            reject(op, "zero_offset", "0 or 1", zero_offset, hint)
-    if bias is not None:
-        check_tensor(op, "bias", bias, _HALF, (N,), x.device)
-    if out is not None:
-        check_tensor(op, "out", out, _HALF, (M, N), x.device)
-        if M > 1 and out.stride(0) < N:
-            reject(op, "out", "rows apart from each other", f"strides {out.stride()}")
+    check_zeros(op, x, qzeros, groups, N, zero_offset)
+    check_results(op, M, N, x, bias, out)
     shape = {"M": M, "N": N, "K": K, "G": group}
     if not M or not N:
         return Plan(op, "none", shape=shape, extra=(M, N, 0, 0), notes=("nothing to compute",))
@@ -217,7 +196,6 @@ def _plan_w4a8(
     if TILE.missing(arch):
         reject(op, "x", "a chip with v_dot4_i32_i8", arch, "gptq_gemm runs on every chip")
     out_stride = N if out is None or M == 1 else row_stride(out)
-    out_align = alignment(out, 8) if out is not None else 2 * N & -(2 * N) or 8
     padded = -(-K // 64) * 64 if groups == 1 else K
     step = 64 if groups == 1 or group % 64 == 0 else 32
     waves = 4 if M <= 32 else 8
@@ -250,7 +228,7 @@ def _plan_w4a8(
             HAS_BIAS=bias is not None,
             STRIDE=values["OUT_STRIDE"],
             OUT_STRIDE=out_stride,
-            OUT_ALIGN=min(out_align, 8),
+            OUT_ALIGN=min(out_alignment(N, out), 8),
         )
         launches.append(Launch(combine, (M, -(-N // 1024)), 256))
         notes = (f"{grid[0] * grid[1]} tiles share K {splits} ways, to use all processors",)

@@ -21,6 +21,7 @@ from rdna_jit.ops._awq import awq_gemm
 from rdna_jit.ops._contract import (
     alignment,
     check_no_overlap,
+    check_results,
     check_tensor,
     reject,
     row_stride,
@@ -29,6 +30,13 @@ from rdna_jit.ops._dense_int4 import Choice, Int4Call
 from rdna_jit.ops._dense_tile import TILE_KERNELS, launch_tiles
 from rdna_jit.ops._fp8 import fp8_w8a8_gemm, fp8_w8a16_gemm
 from rdna_jit.ops._gemv import dense_gemm_int8, gemv_f16, gemv_i8
+from rdna_jit.ops._int4_contract import (
+    check_order,
+    check_scales,
+    check_words,
+    check_zeros,
+    describe,
+)
 from rdna_jit.ops._mxfp4 import mxfp4_gemm
 from rdna_jit.ops._op import public_op
 from rdna_jit.ops._row_gemm import f16_gemm, int8_gemm
@@ -146,30 +154,17 @@ def _plan_gptq(
     out: Tensor | None = None,
 ) -> Plan:
     op = "gptq_gemm"
-    N, K = _check_operands(op, x, qweight, bias, out)
-    if shuffled not in (False, True):
-        reject(op, "shuffled", "True or False", shuffled, "say which order the codes have")
-    check_tensor(op, "scales", scales, _HALF, (None, N), x.device)
-    groups = scales.shape[0]
-    group = _check_groups(op, K, groups)
-    if qzeros is not None:
-        if N % 8:
-            reject(op, "qweight", "a multiple of 8 columns, as qzeros packs them", f"N = {N}")
-        check_tensor(op, "qzeros", qzeros, _INT, (groups, N // 8), x.device)
-        if zero_offset not in (0, 1):
-            hint = "1 for GPTQ v1 checkpoints, 0 for v2, AWQ and compressed-tensors"
-            reject(op, "zero_offset", "0 or 1", zero_offset, hint)
+    M, N, K = check_words(op, x, qweight)
+    check_results(op, M, N, x, bias, out)
+    check_order(op, shuffled)
+    groups, group = check_scales(op, x, scales, N)
+    _check_group(op, K, group)
+    check_zeros(op, x, qzeros, groups, N, zero_offset)
     if g_idx is not None:
         check_tensor(op, "g_idx", g_idx, _INT, (K,), x.device)
-    call = _describe(x, qweight, scales, bias, out, group, shuffled)
-    if qzeros is not None:
-        call = replace(
-            call,
-            zeros="packed",
-            zero_offset=int(zero_offset),
-            z_stride=row_stride(qzeros),
-            z_align=alignment(qzeros, 16),
-        )
+    call = describe(
+        x, qweight, qzeros, scales, bias, out, group, shuffled=shuffled, zero_offset=zero_offset
+    )
     if g_idx is not None and not shuffled:
         return _plan(op, _act_order.ACT_ORDER, _act_order.choose, call)
     return _plan_any_rows(op, replace(call, has_perm=g_idx is not None))
@@ -186,16 +181,17 @@ def _plan_gemv(
     out: Tensor | None = None,
 ) -> Plan:
     op = "w4a16_gemv"
-    N, K = _check_operands(op, x, qweight, bias, out)
+    M, N, K = check_words(op, x, qweight)
+    check_results(op, M, N, x, bias, out)
     if type(group_size) is not int:
         reject(op, "group_size", "an integer", repr(group_size), "-1 is the whole of K")
     group = K if group_size == -1 else group_size
     if group <= 0 or K % group:
         reject(op, "group_size", f"a divisor of K = {K}, or -1 for all of it", group_size)
     groups = K // group
-    _check_groups(op, K, groups)
+    _check_group(op, K, group)
     check_tensor(op, "scales", scales, _HALF, (groups, N), x.device)
-    call = _describe(x, qweight, scales, bias, out, group, shuffled=False)
+    call = describe(x, qweight, None, scales, bias, out, group, shuffled=False)
     if zeros is not None:
         check_tensor(op, "zeros", zeros, torch.uint8, (groups, N), x.device)
         z_stride, z_align = row_stride(zeros), alignment(zeros, 16)
@@ -203,69 +199,10 @@ def _plan_gemv(
     return _plan_any_rows(op, call)
 
 
-def _check_operands(
-    op: str, x: Tensor, qweight: Tensor, bias: Tensor | None, out: Tensor | None
-) -> tuple[int, int]:
-    """N and K of a call on words `[K/8, N]`."""
-    check_tensor(op, "x", x, _HALF, (None, None))
-    M, K = x.shape
-    check_tensor(op, "qweight", qweight, _INT, (None, None), x.device)
-    if K % 8 or not K:
-        reject(op, "x", "K a positive multiple of 8", f"K = {K}", "pad x and the weights")
-    if qweight.shape[0] * 8 != K:
-        hint = "qweight holds 8 codes of one column per word"
-        if qweight.shape[0] == K:
-            hint = "this looks like AWQ's form: convert it with formats.awq_to_gptq"
-        reject(op, "qweight", f"{K // 8} rows for K = {K}", qweight.shape[0], hint)
-    N = qweight.shape[1]
-    if bias is not None:
-        check_tensor(op, "bias", bias, _HALF, (N,), x.device)
-    if out is not None:
-        check_tensor(op, "out", out, _HALF, (M, N), x.device)
-        if M > 1 and out.stride(0) < N:
-            reject(op, "out", "rows apart from each other", f"strides {out.stride()}")
-    return N, K
-
-
-def _check_groups(op: str, K: int, groups: int) -> int:
-    """The group size of `groups` rows of scales."""
-    if not groups or K % groups:
-        reject(op, "scales", f"rows that divide K = {K} into groups", groups)
-    group = K // groups
-    if group % 32 and groups > 1:
+def _check_group(op: str, K: int, group: int) -> None:
+    if group % 32 and group < K:
         hint = "a matrix with one group may have any K"
         reject(op, "scales", "groups of a multiple of 32 rows", f"{group} (K = {K})", hint)
-    return group
-
-
-def _describe(
-    x: Tensor,
-    qweight: Tensor,
-    scales: Tensor,
-    bias: Tensor | None,
-    out: Tensor | None,
-    group: int,
-    shuffled: bool,
-) -> Int4Call:
-    (M, K), N = x.shape, qweight.shape[1]
-    call = Int4Call(
-        M=M,
-        N=N,
-        K=K,
-        group=group,
-        shuffled=shuffled,
-        zeros="none",
-        has_bias=bias is not None,
-        x_stride=row_stride(x),
-        w_stride=row_stride(qweight),
-        s_stride=row_stride(scales),
-        out_stride=N if out is None else row_stride(out),
-        x_align=alignment(x, 16),
-        w_align=alignment(qweight, 16),
-        s_align=alignment(scales, 16),
-        out_align=alignment(out, 16) if out is not None else 2 * N & -(2 * N) or 16,
-    )
-    return call
 
 
 def _plan_any_rows(op: str, call: Int4Call) -> Plan:
