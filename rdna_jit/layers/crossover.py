@@ -31,8 +31,8 @@ _WARM_SECONDS: Final = 0.6  # a cold card is 5 to 10 times slower
 # The estimate is for a V620, the card whose BLAS has published figures.
 # rocBLAS fp16, 4096x2560 at 2048 rows, before the card throttles: owners' 2.05 ms.
 BLAS_TFLOPS: Final = 21.0
-# Untuned rocBLAS pads rows to a tile of this many (owners).
-BLAS_ROW_TILE: Final = 64
+# Untuned rocBLAS pads rows to a tile of this many (owners); columns are taken to be padded alike.
+BLAS_TILE: Final = 64
 # Bytes per weight beside the scales.
 PACKED_BYTES: Final = {"int4": 0.5, "awq": 0.5, "mxfp4": 0.5, "f16": 2.0}
 
@@ -167,7 +167,8 @@ def _last_win(times: tuple[tuple[int, float, float], ...]) -> int | None:
 def modelled(form: Form) -> int | None:
     """The estimate for a V620: our tile by its instructions, rocBLAS by its published rate.
 
-    A matmul on a quantised weight reads it, writes it as fp16 and reads that again.
+    A matmul on a quantised weight reads it, writes it as fp16 and reads that again, in one more
+    launch.
     """
     return _last_win(tuple((rows, *modelled_us(form, rows)) for rows in MEASURED_ROWS))
 
@@ -175,7 +176,7 @@ def modelled(form: Form) -> int | None:
 def modelled_us(form: Form, rows: int) -> tuple[float, float]:
     """Microseconds of our tile and of dequantising and torch.matmul, by the estimate."""
     from rdna_jit.emulator.cards import card
-    from rdna_jit.emulator.model import ISSUE_DOT2
+    from rdna_jit.emulator.model import ISSUE_DOT2, LAUNCH_US
 
     v620 = card("V620")
     weights, columns = form.N * form.K, -(-form.N // COLUMNS) * COLUMNS
@@ -185,10 +186,13 @@ def modelled_us(form: Form, rows: int) -> tuple[float, float]:
     instructions = per_weight * columns * form.K / 32
     issue = instructions / (v620.simds * v620.clock_ghz * 1e3 * ISSUE_DOT2)
     ours = max(issue, packed / v620.read_gbs / 1e3)
-    padded = -(-rows // BLAS_ROW_TILE) * BLAS_ROW_TILE
-    written = 0 if form.format == "f16" else 2 * weights / v620.write_gbs + packed / v620.read_gbs
-    moved = written + 2 * weights / v620.read_gbs
-    return ours, 2e-6 * weights * padded / BLAS_TFLOPS + moved / 1e3
+    moved, launches = 2 * weights / v620.read_gbs, 0
+    if form.format != "f16":
+        moved += 2 * weights / v620.write_gbs + packed / v620.read_gbs
+        launches = 1
+    tiles = -(-rows // BLAS_TILE) * -(-form.N // BLAS_TILE)
+    work = 2e-6 * tiles * BLAS_TILE**2 * form.K / BLAS_TFLOPS
+    return ours, work + moved / 1e3 + launches * LAUNCH_US
 
 
 def _rule(form: Form) -> object:

@@ -351,6 +351,16 @@ def test_the_estimate():
     assert crossover.crossover(form, -1) == crossover.Crossover(None, "modelled")
 
 
+@pytest.mark.parametrize("format", ["int8", "mxfp4", "f16"])
+@pytest.mark.parametrize("K", [64, 1536, 17408])
+def test_the_estimate_pads_columns_for_both(format, K):
+    form = QuantizedLinear(K, 128, format).form
+    for N in (72, 136, 200, 264, 4104):
+        assert crossover.modelled(replace(form, N=N)) is None
+    small = crossover.modelled(replace(form, N=40))
+    assert (small is None) == (K == 64 and format != "f16"), "half of a tile's columns are idle"
+
+
 def test_wins_are_read_from_the_large_end():
     def times(*wins: bool):
         return tuple((10 * i, 1.0, 2.0 if win else 0.5) for i, win in enumerate(wins, 1))
