@@ -40,17 +40,17 @@ def linear_plans() -> Iterator[Plan]:
     act_order = (torch.arange(K) // G).flip(0).int()
     for g_idx in (None, act_order):
         yield linear.gptq_gemm.plan(*operands, g_idx, zero_offset=1, shuffled=False)
-    wide = (half(17, 4 * K), words(K // 2, N), None, half(4 * K // G, N))
+    wide = (half(64, 4 * K), words(K // 2, N), None, half(4 * K // G, N))
     yield linear.gptq_gemm.plan(*wide, zero_offset=0, shuffled=False)  # K is split
     yield linear.w4a8_gemm.plan(*operands, zero_offset=1, shuffled=True)
     awq = words(K, N // 8), words(K // G, N // 8), half(K // G, N)
     yield linear.awq_gemm.plan(half(2, K), *awq)
     yield linear.gemv_f16.plan(half(2, K), half(N, K))
     yield linear.gemv_i8.plan(half(2, K), torch.zeros(N, K, dtype=torch.int8), half(N))
-    yield linear.f16_gemm.plan(half(40, K), half(N, K))
-    yield linear.int8_gemm.plan(half(40, K), torch.zeros(N, K, dtype=torch.int8), half(N))
+    yield linear.f16_gemm.plan(half(64, K), half(N, K))
+    yield linear.int8_gemm.plan(half(64, K), torch.zeros(N, K, dtype=torch.int8), half(N))
     fp8 = torch.zeros(N, K, dtype=torch.float8_e4m3fn)
-    for rows in (2, 40):
+    for rows in (2, 64):
         yield linear.fp8_w8a16_gemm.plan(half(rows, K), fp8, torch.ones(N))
     e2m1, e8m0 = torch.zeros(N, K // 2, dtype=torch.uint8), torch.zeros(N, K // 32).byte()
     yield linear.mxfp4_gemm.plan(half(2, K), e2m1, e8m0)
