@@ -168,6 +168,8 @@ def _plan_router(
         half = gating_output.is_floating_point()
         reject(_ROUTER, "gating_output", "torch.float16 or torch.float32", gating_output.dtype,
                "call gating_output." + ("half() or .float()" if half else "float()"))  # fmt: skip
+    if not isinstance(routed_scaling_factor, (int, float)):
+        reject(_ROUTER, "routed_scaling_factor", "a number", repr(routed_scaling_factor))
     dtype = getattr(gating_output, "dtype", _FLOAT)
     M, E = check_tensor(_ROUTER, "gating_output", gating_output, dtype, (None, None)).shape
     if not 1 <= E <= kernels.MOST_EXPERTS:

@@ -215,6 +215,7 @@ BAD = [
     ({"num_expert_group": 8}, "topk_group: expected a number from 1 to 8, got 0"),
     ({"topk_group": 2}, "topk_group: expected a number from 0 to 0, got 2"),
     ({"num_expert_group": 64, "topk_group": 2}, "num_expert_group: expected a number from 0 to 32"),
+    ({"routed_scaling_factor": "x"}, "routed_scaling_factor: expected a number, got 'x'"),
 ]
 
 
