@@ -62,14 +62,20 @@ _INTEGER_RANGES = {code: _integer_range(code) for code in "bBhHiIqQ"}
 POINTER = "P"
 
 
+# Tensors of floats that a pointer to one of these may get; other tensors are taken as bits.
+_FLOATS = {"float": "float32", "double": "float64", "_Float16": "float16"}
+
+
 class Slot(NamedTuple):
-    """One argument: `code` is "P" for a pointer, else the struct code of the value."""
+    """One argument: `code` is "P" for a pointer, else the struct code of the value. `floats` names
+    the one dtype that a tensor of floats must have, if there is one."""
 
     name: str
     ctype: str
     code: str
     offset: int
     size: int
+    floats: str = ""
 
     def __str__(self) -> str:
         return f"{self.ctype} {self.name}".strip()
@@ -96,16 +102,26 @@ class Signature:
 
     @classmethod
     def make(
-        cls, entry: str, arguments: Sequence[Argument], declared: Sequence[tuple[str, str]]
+        cls,
+        entry: str,
+        arguments: Sequence[Argument],
+        declared: Sequence[tuple[str, str]],
+        check_floats: bool = False,
     ) -> Signature:
-        """Join the code object's explicit arguments with the declared (ctype, name) pairs."""
+        """Join the code object's explicit arguments with the declared (ctype, name) pairs.
+
+        `check_floats` refuses, say, an fp16 tensor for a `float*`.
+        """
         if len(declared) != len(arguments):
             raise ContractError(
                 f"{entry}: the source declares {len(declared)} parameters, the code object has "
                 f"{len(arguments)}; declare the entry once, as a plain __global__ function"
             )
         pairs = zip(arguments, declared, strict=True)
-        return cls(entry, [_slot(entry, a, ctype, name) for a, (ctype, name) in pairs])
+        slots = [_slot(entry, a, ctype, name) for a, (ctype, name) in pairs]
+        if check_floats:
+            slots = [slot._replace(floats=_floats(slot)) for slot in slots]
+        return cls(entry, slots)
 
     def pack(self, args: Sequence[object], address: Callable[[Slot, Any], int]) -> bytearray:
         """Checked arguments as the bytes that the kernel reads; `address` resolves tensors.
@@ -136,6 +152,13 @@ class Signature:
         if value is None:
             return 0
         if hasattr(value, "data_ptr"):
+            dtype = getattr(value, "dtype", None)
+            floating = slot.floats and getattr(dtype, "is_floating_point", False)
+            if floating and str(dtype) != f"torch.{slot.floats}":
+                expected = (
+                    f"a {slot.floats} tensor (.view() of another dtype passes bits as they are)"
+                )
+                raise self.error(slot, value, expected)
             try:
                 return address(slot, value)
             except RuntimeError as error:  # torch's, of a tensor without dense storage
@@ -250,6 +273,11 @@ def _slot(entry: str, argument: Argument, ctype: str, name: str) -> Slot:
             "as `using NAME = builtin;`"
         )
     return Slot(name, ctype, code, argument.offset, argument.size)
+
+
+def _floats(slot: Slot) -> str:
+    pointer = re.sub(_QUALIFIERS, " ", slot.ctype).rstrip()
+    return _FLOATS.get(_builtin(pointer[:-1]), "") if pointer.endswith("*") else ""
 
 
 def _strip_qualifiers_keep_const(ctype: str) -> str:

@@ -100,6 +100,7 @@ def make(loaded: HipLoaded, slow: SlowLaunch) -> LaunchFunction:
         "data_ptr": torch.Tensor.data_ptr,
         "launch_kernel": runtime.library.launch_kernel,
         "error": loaded.error,
+        **{slot.floats: getattr(torch, slot.floats) for slot in signature.slots if slot.floats},
     }
     text = source(signature, several)
     exec(compile(text, f"<launch of {signature.entry}>", "exec"), names)
@@ -130,7 +131,11 @@ def source(signature: Signature, several_devices: bool) -> str:
         name = f"a{index}"
         names.append(name)
         if slot.code == POINTER:
-            checks.append(f"({name} is None or get_device({name}) == NUMBER)")
+            tensor = f"get_device({name}) == NUMBER"
+            if slot.floats:
+                dtype = f"({name}.dtype is {slot.floats} or not {name}.is_floating_point())"
+                tensor = f"({tensor} and {dtype})"
+            checks.append(f"({name} is None or {tensor})")
             values.append(f"0 if {name} is None else data_ptr({name})")
         else:
             checks.append(_VALUE_CHECK.get(slot.code, "type({0}) is int").format(name))

@@ -182,3 +182,17 @@ def test_add_packs_null_bias():
     signature = ADD.specialise(STEP=1, arch="gfx1030").program().signature
     packed = signature.pack([16, None, 32, 0.5, 7], no_tensors)
     assert bytes(packed) == struct.pack("<QQQfi", 16, 0, 32, 0.5, 7)
+
+
+def test_floats_of_another_width_are_refused_and_bits_are_taken(types):
+    p = next(i for i, slot in enumerate(types.slots) if slot.name == "p")
+    assert types.slots[p].floats == "float32"
+
+    def address(slot, tensor):
+        return tensor.data_ptr()
+
+    for dtype in (torch.float16, torch.bfloat16, torch.float64):
+        with pytest.raises(ContractError, match=r"p must be a float32 tensor .*\.view"):
+            types.pack(replaced(p, torch.zeros(4, dtype=dtype)), address)
+    for dtype in (torch.float32, torch.int32, torch.uint8):
+        assert types.pack(replaced(p, torch.zeros(4, dtype=dtype)), address)
