@@ -2,8 +2,9 @@
 
 An op is two functions with the same parameters. `plan` checks the contract and chooses kernels
 from shapes, dtypes, strides, alignment and values alone, never from a tensor's content, so its
-result is kept and found again. The decorated function gets the plan first, allocates or takes
-`out`, launches, and returns:
+result is kept and found again. It gets every argument by name, and where there are many it writes
+`**given` instead of listing them again. The decorated function gets the plan first, allocates or
+takes `out`, launches, and returns:
 
     @public_op("scale(Tensor x, float a) -> Tensor", plan=_plan, fake=_fake)
     def scale(plan, x, a, *, out=None):
@@ -67,7 +68,7 @@ _FIND = """\
     except (AttributeError, TypeError, RuntimeError):
         plan = None
     if plan is None:
-        plan = build({arguments})"""
+        plan = build({keywords})"""
 _FOLLOW = """\
     result = run(plan, {arguments})
     note(plan)
@@ -87,7 +88,7 @@ def public_op(
     """Register the decorated function as a torch op and return what users call.
 
     `schema` is torch's, without namespace and without `out`: "scale(Tensor x, float a) -> Tensor".
-    `fake` takes the schema's parameters and returns an empty result. An op whose `plan` has no
+    `fake` takes the schema's parameters and returns an empty result. An op that has no
     parameter `out` has no `.out` overload. `batch_invariant` declares
     that row i of a batch has the bits that it has alone. The returned function has `.plan` (same
     parameters), `.schema` and `.batch_invariant`.
@@ -96,12 +97,14 @@ def public_op(
     def decorate(run: Callable[Concatenate[Plan, P], R]) -> Callable[P, R]:
         parsed = torch._C.parse_schema(f"rdna_jit::{schema}")
         name = parsed.name.removeprefix("rdna_jit::")
-        takes_out = "out" in inspect.signature(plan).parameters
-        made = _generate(run, plan, parsed, _register(name, schema, fake, takes_out))
+        parameters = list(inspect.signature(run).parameters.values())[1:]
+        signature = inspect.Signature(parameters)
+        takes_out = "out" in signature.parameters
+        through_torch = _register(name, schema, fake, takes_out)
+        made = _generate(run, plan, signature, parsed, through_torch)
         _implement(name, made["eager"], takes_out, bool(_WRITTEN.search(schema)))
         call = functools.wraps(run)(made["call"])
-        parameters = list(inspect.signature(run).parameters.values())[1:]
-        call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        call.__signature__ = signature  # type: ignore[attr-defined]
         made["plan_of"].__qualname__ = f"{name}.plan"  # what a wrong call's TypeError names
         call.plan = made["plan_of"]  # type: ignore[attr-defined]
         call.schema = schema  # type: ignore[attr-defined]
@@ -114,6 +117,7 @@ def public_op(
 def _generate(
     run: Callable[..., Any],
     plan: Callable[..., Plan],
+    signature: inspect.Signature,
     schema: torch._C.FunctionSchema,
     through_torch: Callable[..., Any],
 ) -> dict[str, Any]:
@@ -123,7 +127,6 @@ def _generate(
     """
     plans: dict[object, Plan] = {}
     lock = threading.Lock()
-    signature = inspect.signature(plan)
     parameters, arguments = _parameter_text(signature)
     names: dict[str, Any] = {
         "plans": plans,
@@ -136,10 +139,10 @@ def _generate(
     }
     key = _key_text(list(signature.parameters), schema)
 
-    def build(*args: Any, **kwargs: Any) -> Plan:
-        made = dispatch.accept(plan(*args, **kwargs))
+    def build(**given: Any) -> Plan:
+        made = dispatch.accept(plan(**given))
         try:
-            found = names["key_of"](*args, **kwargs)
+            found = names["key_of"](**given)
             with lock:
                 if len(plans) >= _MOST_PLANS:
                     plans.clear()
@@ -149,7 +152,8 @@ def _generate(
         return made
 
     names["build"] = build
-    find = _FIND.format(key=key, arguments=arguments)
+    keywords = ", ".join(f"{name}={name}" for name in signature.parameters)
+    find = _FIND.format(key=key, keywords=keywords)
     follow = _FOLLOW.format(arguments=arguments)
     text = _TEXT.format(
         parameters=parameters, key=key, arguments=arguments, find=find, follow=follow

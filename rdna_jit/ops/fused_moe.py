@@ -62,38 +62,14 @@ class _Way(NamedTuple):
 
 
 def _plan(
-    hidden_states: Tensor,
-    w1: Tensor,
-    w1_scale: Tensor | None,
-    w2: Tensor,
-    w2_scale: Tensor | None,
-    topk_weights: Tensor,
-    topk_ids: Tensor,
     *,
-    format: str,
-    group_size: int = -1,
-    block: Sequence[int] | None = None,
-    expert_map: Tensor | None = None,
-    residual: Tensor | None = None,
-    w1_zp: Tensor | None = None,
-    w2_zp: Tensor | None = None,
-    activation: str = "silu",
-    swiglu_limit: float | None = None,
-    swiglu_alpha: float | None = None,
     apply_router_weight_on_input: bool = False,
-    shared_w1: Tensor | None = None,
-    shared_w1_scale: Tensor | None = None,
-    shared_w2: Tensor | None = None,
-    shared_w2_scale: Tensor | None = None,
-    shared_gate: Tensor | None = None,
     workspace: Tensor | None = None,
-    out: Tensor | None = None,
     variant: str = "auto",
+    **given: Any,
 ) -> Plan:
-    given = dict(locals())
-    on_input = given.pop("apply_router_weight_on_input")
+    on_input, x, out = apply_router_weight_on_input, given["hidden_states"], given["out"]
     shared = {name: given.pop(name) for name in list(given) if name.startswith("shared_")}
-    del given["variant"], given["workspace"]
     if variant not in VARIANTS:
         reject(_OP, "variant", f"one of {', '.join(VARIANTS)}", repr(variant), "leave it out")
     decode = _plan_decode({**given, **shared})  # checks the operands
@@ -107,27 +83,25 @@ def _plan(
     tiled, cannot = _plan_tiled(tiles, given, on_input) if tiles else (None, "")
     size = 2 * M * T * decode.shape["I"] if tiled is None else tiled.extra.nbytes
     if workspace is not None:
-        _check_workspace(workspace, size, hidden_states)
+        _check_workspace(workspace, size, x)
     inner, other = tiled, Candidate(decode.kernel, False, why)
     if inner is None:
         inner, other = decode, Candidate("moe_tile", False, cannot or why)
         operands = {**given, **shared}
         if on_input:  # the shared expert's input is not weighted
-            x, ones = _weighted_input(hidden_states, topk_weights)
-            operands = {**given, "hidden_states": x, "topk_weights": ones}
+            weighted, ones = _weighted_input(x, given["topk_weights"])
+            operands = {**given, "hidden_states": weighted, "topk_weights": ones}
         if workspace is not None:
             operands["workspace"] = workspace[:size].view(_HALF).view(M, T, -1)
         if on_input or workspace is not None:
             inner = _plan_decode(operands)
     launches, notes, fallbacks = inner.launches, inner.notes, [cannot, inner.fallback]
     shared_inside = tiled is None and inner.extra.fused
-    if shared_w1 is not None and not shared_inside:
-        y = torch.empty(hidden_states.shape, dtype=_HALF, device=hidden_states.device)
-        slots = torch.empty((M, 1), device=hidden_states.device)
-        alone = _shared_alone(
-            _plan, hidden_states, y if out is None else out, slots, slots.int(), *shared.values(),
-            activation=activation, swiglu_limit=swiglu_limit, swiglu_alpha=swiglu_alpha,
-        )  # fmt: skip
+    if shared.get("shared_w1") is not None and not shared_inside:
+        y = torch.empty(x.shape, dtype=_HALF, device=x.device) if out is None else out
+        slots = torch.empty((M, 1), device=x.device)
+        activation = {n: given[n] for n in ("activation", "swiglu_limit", "swiglu_alpha")}
+        alone = _shared_alone(_plan, x, y, slots, slots.int(), *shared.values(), **activation)
         launches += alone.launches
         notes += (f"the shared expert runs by itself in {alone.kernel}",)
         fallbacks.append(alone.fallback and f"shared expert: {alone.fallback}")
@@ -140,11 +114,7 @@ def _plan(
 
 def _plan_decode(given: dict[str, Any]) -> Plan:
     """The decode kernels' plan, under this op's name."""
-    names = (
-        "format", "group_size", "block", "activation", "swiglu_limit", "swiglu_alpha"
-    )  # fmt: skip
-    tensors = {name: value for name, value in given.items() if name not in names}
-    return moe._plan(_OP, tensors, **{name: given[name] for name in names}, variant="auto")
+    return moe._plan(_OP, **given, variant="auto")
 
 
 def _plan_tiled(tiles: str, given: dict[str, Any], on_input: bool) -> tuple[Plan | None, str]:
@@ -175,8 +145,8 @@ def _wanted(variant: str, decode: Plan, given: dict[str, Any]) -> tuple[str, str
         tiles = "" if variant == "decode" else variant
         return tiles, f"variant={variant!r} asks for the other kernels"
     sizes = {name: decode.shape[name] for name in "MTHIE"}
-    parts = (given[n] for n in ("w1", "w1_scale", "w1_zp", "w2", "w2_scale", "w2_zp"))
-    table = given["expert_map"]
+    parts = (given.get(n) for n in ("w1", "w1_scale", "w1_zp", "w2", "w2_scale", "w2_zp"))
+    table = given.get("expert_map")
     layer = _moe_cost.Layer(
         format=given["format"],
         num_ids=sizes["E"] if table is None else table.shape[0],
@@ -292,8 +262,9 @@ def _shared_alone(
     router weight is its gate's factor. `shared`: weights and scales."""
     w1, w1_scale, w2, w2_scale = (t[None] for t in shared[:4])
     return op(
-        x, w1, w1_scale, w2, w2_scale, factor, ids, format="i8", residual=y, out=y, **activation
-    )
+        hidden_states=x, w1=w1, w1_scale=w1_scale, w2=w2, w2_scale=w2_scale, topk_weights=factor,
+        topk_ids=ids, format="i8", group_size=-1, residual=y, out=y, **activation,
+    )  # fmt: skip
 
 
 def _through(op: Callable[..., Any]) -> Callable[..., Any]:

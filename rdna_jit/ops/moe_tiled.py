@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -37,86 +38,68 @@ _NATURAL = 2  # order of codes in an octet that natural int4 words meet
 _UNIT = 256  # bytes; buffers within the workspace start on multiples
 
 
-def _plan(
-    hidden_states: Tensor,
-    w1: Tensor,
-    w1_scale: Tensor | None,
-    w2: Tensor,
-    w2_scale: Tensor | None,
-    topk_weights: Tensor,
-    topk_ids: Tensor,
-    *,
-    format: str,
-    group_size: int | None = None,
-    block: Sequence[int] | None = None,
-    expert_map: Tensor | None = None,
-    residual: Tensor | None = None,
-    w1_zp: Tensor | None = None,
-    w2_zp: Tensor | None = None,
-    activation: str = "silu",
-    swiglu_limit: float | None = None,
-    swiglu_alpha: float | None = None,
-    apply_router_weight_on_input: bool = False,
-    workspace: Tensor | None = None,
-    out: Tensor | None = None,
-    variant: str = "auto",
-) -> Plan:
-    if variant not in VARIANTS:
-        reject(_OP, "variant", f"one of {', '.join(VARIANTS)}", repr(variant), "leave it out")
-    check_format(_OP, format)
-    kind = check_activation(_OP, activation, swiglu_limit, swiglu_alpha)
-    M, H = check_tensor(_OP, "hidden_states", hidden_states, HALF, (None, None)).shape
-    device = hidden_states.device
-    E, two_i = check_weights(_OP, "w1", format, w1, (None, None), H, device)
+def _plan(**given: Any) -> Plan:
+    a = SimpleNamespace(**given)
+    if a.variant not in VARIANTS:
+        reject(_OP, "variant", f"one of {', '.join(VARIANTS)}", repr(a.variant), "leave it out")
+    check_format(_OP, a.format)
+    kind = check_activation(_OP, a.activation, a.swiglu_limit, a.swiglu_alpha)
+    M, H = check_tensor(_OP, "hidden_states", a.hidden_states, HALF, (None, None)).shape
+    device = a.hidden_states.device
+    E, two_i = check_weights(_OP, "w1", a.format, a.w1, (None, None), H, device)
     if two_i % 2:
         reject(_OP, "w1", "an even number of rows, gate and up", f"{two_i} rows")
     I = two_i // 2  # noqa: E741
-    check_weights(_OP, "w2", format, w2, (E, H), I, device)
-    one = check_matrix(_OP, "w1", format, (w1, w1_scale, w1_zp), (E, two_i, H), group_size, block)
-    two = check_matrix(_OP, "w2", format, (w2, w2_scale, w2_zp), (E, H, I), group_size, block)
-    T = check_routing(_OP, topk_weights, topk_ids, expert_map, M, device)
-    check_rows(_OP, residual, out, (M, H), device)
-    if apply_router_weight_on_input and T != 1:
+    check_weights(_OP, "w2", a.format, a.w2, (E, H), I, device)
+    one = check_matrix(
+        _OP, "w1", a.format, (a.w1, a.w1_scale, a.w1_zp), (E, two_i, H), a.group_size, a.block
+    )
+    two = check_matrix(
+        _OP, "w2", a.format, (a.w2, a.w2_scale, a.w2_zp), (E, H, I), a.group_size, a.block
+    )
+    T = check_routing(_OP, a.topk_weights, a.topk_ids, a.expert_map, M, device)
+    check_rows(_OP, a.residual, a.out, (M, H), device)
+    if a.apply_router_weight_on_input and T != 1:
         reject(_OP, "apply_router_weight_on_input", "False unless top-k is 1", f"top-k {T}",
                "a token has one input")  # fmt: skip
     shape = {"M": M, "H": H, "I": I, "E": E, "T": T, "G": one.group}
     if M == 0:
         return Plan(_OP, "none", shape=shape, notes=("an empty batch launches nothing",))
     call = TileCall(
-        M=M, T=T, H=H, I=I, E=E, num_ids=E if expert_map is None else expert_map.shape[0],
-        format=format, w1=one, w2=two,
-        id_type=ID_TYPES[topk_ids.dtype],
-        id_stride=row_stride(topk_ids),
-        weight_type=WEIGHT_TYPES[topk_weights.dtype],
-        weight_stride=row_stride(topk_weights),
-        has_map=expert_map is not None,
-        has_residual=residual is not None,
-        x_stride=row_stride(hidden_states),
+        M=M, T=T, H=H, I=I, E=E, num_ids=E if a.expert_map is None else a.expert_map.shape[0],
+        format=a.format, w1=one, w2=two,
+        id_type=ID_TYPES[a.topk_ids.dtype],
+        id_stride=row_stride(a.topk_ids),
+        weight_type=WEIGHT_TYPES[a.topk_weights.dtype],
+        weight_stride=row_stride(a.topk_weights),
+        has_map=a.expert_map is not None,
+        has_residual=a.residual is not None,
+        x_stride=row_stride(a.hidden_states),
         aligns=(
-            alignment(hidden_states, 16),
-            8 if residual is None else alignment(residual, 8),
-            8 if out is None else alignment(out, 8),
+            alignment(a.hidden_states, 16),
+            8 if a.residual is None else alignment(a.residual, 8),
+            8 if a.out is None else alignment(a.out, 8),
         ),
         activation=kind,
-        clamped=swiglu_limit is not None,
-        weight_on_input=apply_router_weight_on_input,
+        clamped=a.swiglu_limit is not None,
+        weight_on_input=a.apply_router_weight_on_input,
     )  # fmt: skip
     reason = _moe_tile.tiled_reason(call)
     if reason:
         reject(_OP, "w1", "what tiles can take", reason, "moe_decode takes any number of tokens")
-    w4a8 = variant == "w4a8"
+    w4a8 = a.variant == "w4a8"
     if w4a8:
         _check_w4a8(call)
-    chunks = _moe_tile.plan_chunks(call, int(variant) if variant.isdigit() else None, w4a8)
-    run = _Run(call, chunks, (swiglu_limit or 0.0, swiglu_alpha or 0.0))
+    chunks = _moe_tile.plan_chunks(call, int(a.variant) if a.variant.isdigit() else None, w4a8)
+    run = _Run(call, chunks, (a.swiglu_limit or 0.0, a.swiglu_alpha or 0.0))
     if w4a8:
         for tokens in {c.last - c.first for c in chunks}:
-            launch = quantize_launch(hidden_states[:tokens], one.group, _NATURAL, H)
+            launch = quantize_launch(a.hidden_states[:tokens], one.group, _NATURAL, H)
             run.quantize[tokens] = launch
-    if workspace is not None:
-        check_tensor(_OP, "workspace", workspace, BYTE, (None,), device)
-        if workspace.shape[0] < run.nbytes or workspace.data_ptr() % 16:
-            got = f"{workspace.shape[0]} at {workspace.data_ptr():#x}"
+    if a.workspace is not None:
+        check_tensor(_OP, "workspace", a.workspace, BYTE, (None,), device)
+        if a.workspace.shape[0] < run.nbytes or a.workspace.data_ptr() % 16:
+            got = f"{a.workspace.shape[0]} at {a.workspace.data_ptr():#x}"
             reject(_OP, "workspace", f"{run.nbytes} bytes, 16-byte aligned", got,
                    "moe_tiled.workspace_bytes tells how many")  # fmt: skip
     launches = []
