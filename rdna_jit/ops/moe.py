@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -63,7 +64,6 @@ def __getattr__(name: str) -> object:
 
 def _plan(
     op: str,
-    tensors: dict[str, Tensor | None],
     *,
     format: str,
     group_size: int | None,
@@ -72,8 +72,9 @@ def _plan(
     swiglu_limit: float | None = None,
     swiglu_alpha: float | None = None,
     variant: str,
+    **tensors: Tensor | None,
 ) -> Plan:
-    """The plan of a decode op; `tensors` by the names of moe_decode."""
+    """The plan of a decode op; `tensors` by the names of moe_decode, absent ones count as None."""
     if variant not in VARIANTS:
         reject(op, "variant", f"one of {', '.join(VARIANTS)}", repr(variant), "leave it out")
     check_format(op, format)
@@ -284,53 +285,17 @@ def _check_shared(
     return Shared(I, one.scale_bytes, gate is not None, out is not None, reason)
 
 
-def _plan_decode(
-    hidden_states: Tensor,
-    w1: Tensor,
-    w1_scale: Tensor | None,
-    w2: Tensor,
-    w2_scale: Tensor | None,
-    topk_weights: Tensor,
-    topk_ids: Tensor,
-    *,
-    format: str,
-    group_size: int | None = None,
-    block: Sequence[int] | None = None,
-    expert_map: Tensor | None = None,
-    residual: Tensor | None = None,
-    w1_zp: Tensor | None = None,
-    w2_zp: Tensor | None = None,
-    activation: str = "silu",
-    swiglu_limit: float | None = None,
-    swiglu_alpha: float | None = None,
-    shared_w1: Tensor | None = None,
-    shared_w1_scale: Tensor | None = None,
-    shared_w2: Tensor | None = None,
-    shared_w2_scale: Tensor | None = None,
-    shared_gate: Tensor | None = None,
-    shared_out: Tensor | None = None,
-    workspace: Tensor | None = None,
-    shared_workspace: Tensor | None = None,
-    out: Tensor | None = None,
-    variant: str = "auto",
-) -> Plan:
-    given = dict(locals())
-    options = {
-        name: given.pop(name)
-        for name in ("format", "group_size", "block", "activation", "swiglu_limit", "swiglu_alpha",
-                     "variant")
-    }  # fmt: skip
-    plan = _plan("moe_decode", given, **options)
+def _plan_decode(**given: Any) -> Plan:
+    plan = _plan("moe_decode", **given)
     run: _Run | None = plan.extra
     if run is None or run.shared is None or run.fused:
         return plan
-    y = torch.empty(hidden_states.shape, dtype=HALF, device=hidden_states.device)
-    slots = torch.empty((len(y), 1), device=y.device)
-    alone = _shared_alone(
-        _plan_decode, hidden_states, y if out is None else out, shared_out, slots, slots.int(),
-        (shared_w1, shared_w1_scale, shared_w2, shared_w2_scale), activation=activation,
-        swiglu_limit=swiglu_limit, swiglu_alpha=swiglu_alpha, variant=variant,
-    )  # fmt: skip
+    x, out, shared_out = given["hidden_states"], given["out"], given["shared_out"]
+    y = torch.empty(x.shape, dtype=HALF, device=x.device) if out is None else out
+    slots = torch.empty((len(x), 1), device=x.device)
+    weights = [given[n] for n in ("shared_w1", "shared_w1_scale", "shared_w2", "shared_w2_scale")]
+    options = {n: given[n] for n in ("activation", "swiglu_limit", "swiglu_alpha", "variant")}
+    alone = _shared_alone(_plan_decode, x, y, shared_out, slots, slots.int(), weights, **options)
     both = (plan.fallback, alone.fallback and f"shared expert: {alone.fallback}")
     launches = tuple(dict.fromkeys(plan.launches + alone.launches))
     return replace(plan, launches=launches, fallback="; ".join(filter(None, both)))
@@ -344,7 +309,8 @@ def _shared_alone(
     is its factor; added to y, or into `apart`."""
     w1, w1_scale, w2, w2_scale = (t[None] for t in weights)
     return op(
-        x, w1, w1_scale, w2, w2_scale, factor, ids, format="i8", group_size=-1,
+        hidden_states=x, w1=w1, w1_scale=w1_scale, w2=w2, w2_scale=w2_scale, topk_weights=factor,
+        topk_ids=ids, format="i8", group_size=-1,
         residual=y if apart is None else None, out=y if apart is None else apart[: len(x)],
         **options,
     )  # fmt: skip
@@ -461,35 +427,12 @@ def moe_decode(
     return y
 
 
-def _plan_int4(
-    hidden_states: Tensor,
-    w1: Tensor,
-    w1_scale: Tensor,
-    w2: Tensor,
-    w2_scale: Tensor,
-    topk_weights: Tensor,
-    topk_ids: Tensor,
-    *,
-    group_size: int,
-    expert_map: Tensor | None = None,
-    residual: Tensor | None = None,
-    w1_zp: Tensor | None = None,
-    w2_zp: Tensor | None = None,
-    workspace: Tensor | None = None,
-    out: Tensor | None = None,
-    variant: str = "auto",
-) -> Plan:
-    given = dict(locals())
-    options = {name: given.pop(name) for name in ("group_size", "variant")}
-    return _plan("moe_int4_decode", given, format="int4", **options)
-
-
 @public_op(
     "moe_int4_decode(Tensor hidden_states, Tensor w1, Tensor w1_scale, Tensor w2, Tensor w2_scale,"
     " Tensor topk_weights, Tensor topk_ids, *, int group_size, Tensor? expert_map=None,"
     " Tensor? residual=None, Tensor? w1_zp=None, Tensor? w2_zp=None, Tensor(w!)? workspace=None,"
     ' str variant="auto") -> Tensor',
-    plan=_plan_int4,
+    plan=partial(_plan, "moe_int4_decode", format="int4"),
     fake=_fake,
 )
 def moe_int4_decode(
