@@ -225,11 +225,15 @@ def w4a8_act_quant_rdna2(
         return torch.nn.functional.pad(t, (0, 0, 0, tiles * 8 - M)).reshape(tiles, 8, -1)
 
     octets = padded(codes).reshape(tiles, 8, K // 8, 8)[..., list(_BYTE_ORDER)]
-    for target, values in (
-        (a_i8, octets.transpose(1, 2)),
-        (a_scale, padded(scale).transpose(1, 2)),
-        (a_asum, padded(sums).transpose(1, 2)),
+    for name, target, values in (
+        ("a_i8", a_i8, octets.transpose(1, 2)),
+        ("a_scale", a_scale, padded(scale).transpose(1, 2)),
+        ("a_asum", a_asum, padded(sums).transpose(1, 2)),
     ):
+        given = isinstance(target, Tensor) and (target.dtype, target.numel())
+        if given != (values.dtype, values.numel()):
+            expected = f"{values.dtype} {list(values.shape)}"
+            reject("w4a8_act_quant_rdna2", name, expected, given or _kind(target))
         target.view(values.shape).copy_(values)
     return a_i8
 

@@ -193,6 +193,8 @@ def test_dense_layers_follow_the_switches(on, m16, rows, held, kernel):
         (lambda a, b, s: linear_compat.gemv_f16_rdna2(a, None), "gemv_f16: w: expected"),
         (lambda a, b, s: linear_compat.gemv_i8_rdna2(None, b, s), "gemv_i8: x: expected"),
         (lambda a, b, s: linear_compat.mxfp4_gemm_rdna2(a, a, None, s, 1, 1, 1), "b_q_weight: e"),
+        (lambda a, b, s: linear_compat.w4a8_act_quant_rdna2(a, G, a, a, a), "a_i8: expected torch"),
+        (lambda a, b, s: linear_compat.w4a8_act_quant_rdna2(a, G, b[0].char(), a, a), "a_i8: exp"),
         (lambda a, b, s: linear_compat.rdna_dense_gemm(a[0, 0], b, b, s), "x: expected a tensor"),
     ],
 )
