@@ -326,13 +326,13 @@ class Config:
         "Fork-named decode entry points take M up to 16 instead of 8.",
     )
     hc_v2 = Option(
-        "VLLM_RDNA_HC_V2", BOOLEAN, False, "Fork-named int8 GEMV with activation: split-K v2."
+        "VLLM_RDNA_HC_V2", BOOLEAN, False, "The forks' switch; reserved: no op reads it yet."
     )
     dense_int8 = Option(
         "VLLM_RDNA_DENSE_INT8", BOOLEAN, False, "Fork-named linear layers keep int8 shadows."
     )
     use_rdna2_fa = Option(
-        "VLLM_USE_RDNA2_FA", BOOLEAN, False, "Fork-named attention backend is offered."
+        "VLLM_USE_RDNA2_FA", BOOLEAN, False, "The forks' switch; reserved: no op reads it yet."
     )
 
     def __init__(self) -> None:
