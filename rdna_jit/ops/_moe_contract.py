@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 
@@ -96,6 +96,35 @@ def _reject_dtype(op: str, name: str, format: str, weights: Tensor) -> None:
         reject(op, name, HALF, got, f"call {name}.half()")
     expected = " or ".join(str(dtype) for dtype in STORED[format])
     reject(op, name, f"{expected} for format {format}", got, "pass the format of these weights")
+
+
+def check_experts(
+    op: str,
+    format: str,
+    tensors: Mapping[str, Any],
+    H: int,
+    device: torch.device,
+    group_size: int | None,
+    block: Sequence[int] | None,
+    *,
+    E: int | None = None,
+    prefix: str = "",
+) -> tuple[int, int, Matrix, Matrix]:
+    """E, I and the layouts of both weights of a gated layer, named as in moe_decode."""
+    names = f"{prefix}w1", f"{prefix}w2"
+    E, rows = check_weights(op, names[0], format, tensors[names[0]], (E, None), H, device)
+    if rows % 2:
+        reject(op, names[0], "an even number of rows, gate and up", f"{rows} rows")
+    I = rows // 2  # noqa: E741
+    check_weights(op, names[1], format, tensors[names[1]], (E, H), I, device)
+    one, two = (
+        check_matrix(
+            op, n, format, (tensors[n], tensors[f"{n}_scale"], tensors.get(f"{n}_zp")), size,
+            group_size, block,
+        )
+        for n, size in zip(names, ((E, rows, H), (E, H, I)), strict=True)
+    )  # fmt: skip
+    return E, I, one, two
 
 
 def check_matrix(

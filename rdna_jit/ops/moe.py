@@ -23,11 +23,10 @@ from rdna_jit.ops._moe_contract import (
     WEIGHT_TYPES,
     check_activation,
     check_apart,
+    check_experts,
     check_format,
-    check_matrix,
     check_routing,
     check_rows,
-    check_weights,
     check_workspace,
 )
 from rdna_jit.ops._moe_decode import MOST_SHARED, MoeCall, Shared
@@ -83,15 +82,7 @@ def _plan(
     x = check_tensor(op, "hidden_states", t["hidden_states"], HALF, (None, None))
     M, H = x.shape
     device = x.device
-    E, two_i = check_weights(op, "w1", format, t["w1"], (None, None), H, device)
-    if two_i % 2:
-        reject(op, "w1", "an even number of rows, gate and up", f"{two_i} rows")
-    I = two_i // 2  # noqa: E741
-    check_weights(op, "w2", format, t["w2"], (E, H), I, device)
-    one, two = (
-        check_matrix(op, n, format, (t[n], t[f"{n}_scale"], t[f"{n}_zp"]), size, group_size, block)  # type: ignore[arg-type]
-        for n, size in (("w1", (E, two_i, H)), ("w2", (E, H, I)))
-    )
+    E, I, one, two = check_experts(op, format, t, H, device, group_size, block)  # noqa: E741
     expert_map, residual, workspace, out = (
         t[n] for n in ("expert_map", "residual", "workspace", "out")
     )
@@ -257,14 +248,9 @@ def _check_shared(
             reject(op, name, f"a tensor beside {given[0]}", "None", "pass all four of the weights")
         if not isinstance(t[name], Tensor):
             reject(op, name, "a tensor", type(t[name]).__name__, "pass a tensor")
-    _, rows = check_weights(op, "shared_w1", "i8", t["shared_w1"][None], (1, None), H, device)  # type: ignore[index]
-    if rows % 2:
-        reject(op, "shared_w1", "an even number of rows, gate and up", f"{rows} rows")
-    I = rows // 2  # noqa: E741
-    check_weights(op, "shared_w2", "i8", t["shared_w2"][None], (1, H), I, device)  # type: ignore[index]
-    one, two = (
-        check_matrix(op, n, "i8", (t[n][None], t[f"{n}_scale"][None], None), (1, N, K), -1, None)  # type: ignore[index]
-        for n, N, K in (("shared_w1", rows, H), ("shared_w2", H, I))
+    one_expert = {name: t[name][None] for name in names}  # type: ignore[index]
+    _, I, one, two = check_experts(  # noqa: E741
+        op, "i8", one_expert, H, device, -1, None, E=1, prefix="shared_"
     )
     gate, out, buffer = (t[n] for n in ("shared_gate", "shared_out", "shared_workspace"))
     if gate is not None:

@@ -19,11 +19,10 @@ from rdna_jit.ops._moe_contract import (
     WEIGHT_TYPES,
     check_activation,
     check_apart,
+    check_experts,
     check_format,
-    check_matrix,
     check_routing,
     check_rows,
-    check_weights,
 )
 from rdna_jit.ops._moe_tile import Chunk, TileCall
 from rdna_jit.ops._op import public_op
@@ -46,16 +45,8 @@ def _plan(**given: Any) -> Plan:
     kind = check_activation(_OP, a.activation, a.swiglu_limit, a.swiglu_alpha)
     M, H = check_tensor(_OP, "hidden_states", a.hidden_states, HALF, (None, None)).shape
     device = a.hidden_states.device
-    E, two_i = check_weights(_OP, "w1", a.format, a.w1, (None, None), H, device)
-    if two_i % 2:
-        reject(_OP, "w1", "an even number of rows, gate and up", f"{two_i} rows")
-    I = two_i // 2  # noqa: E741
-    check_weights(_OP, "w2", a.format, a.w2, (E, H), I, device)
-    one = check_matrix(
-        _OP, "w1", a.format, (a.w1, a.w1_scale, a.w1_zp), (E, two_i, H), a.group_size, a.block
-    )
-    two = check_matrix(
-        _OP, "w2", a.format, (a.w2, a.w2_scale, a.w2_zp), (E, H, I), a.group_size, a.block
+    E, I, one, two = check_experts(  # noqa: E741
+        _OP, a.format, given, H, device, a.group_size, a.block
     )
     T = check_routing(_OP, a.topk_weights, a.topk_ids, a.expert_map, M, device)
     check_rows(_OP, a.residual, a.out, (M, H), device)
