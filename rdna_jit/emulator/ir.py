@@ -96,8 +96,8 @@ class Value:
         if b.directed and (rounded := b.directed(opcode, x.type, (x, y))):
             return rounded
         result = b.emit(x.type, f"{opcode} {x.type.text} {x.ref}, {y.ref}")
-        if x.type.is_float and (is_neutral(x) or is_neutral(y)):
-            # LLVM takes x * 1.0 for x, which would let a signalling NaN through.
+        if x.type.is_float and (is_neutral(x) or is_neutral(y) or b.lanes_of_zero):
+            # LLVM takes x * 1.0 and x - 0.0 for x, which would let a signalling NaN through.
             return b.quiet(result)
         return result
 
@@ -302,6 +302,8 @@ class Builder:
         # Set where MODE asks for a rounding that is not LLVM's (see rounding.py): called with
         # opcode, result type and operands; None leaves the instruction as it is.
         self.directed: Callable[[str, Type, tuple[Value, ...]], Value | None] | None = None
+        # The instruction's operands have zeros where a lane has no source, which LLVM sees.
+        self.lanes_of_zero = False
         self._count = 0
 
     def emit(self, type: Type, text: str) -> Value:

@@ -52,7 +52,8 @@ class VectorAccess:
         self.mask = c.exec_mask()
         self._signed = i.mnemonic.endswith("i64") or "_i64_" in i.mnemonic
         self._moved: Value | None = None
-        if i.encoding in ("dpp", "dpp8"):
+        c.lanes_of_zero = i.encoding in ("dpp", "dpp8")
+        if c.lanes_of_zero:
             self._moved = self._lane_move()
 
     # Sources

@@ -265,7 +265,9 @@ def _near(form: Format, ulps: float, of: Callable) -> Callable:
 for _suffix, _ulps in (("f16", 0.51), ("f32", 1.0), ("f64", 1.0)):
     _type = TYPES[_suffix]
     for _name, _of in (("rcp", _reciprocal), ("sqrt", _square_root), ("rsq", _reciprocal_root)):
-        vector(f"v_{_name}_{_suffix}", _type, (_type,), _near(_type.format, _ulps, _of))
+        # The hardware's f64 has a few bits fewer; ours rounds the root and its reciprocal.
+        _most = 1.5 if (_name, _suffix) == ("rsq", "f64") else _ulps
+        vector(f"v_{_name}_{_suffix}", _type, (_type,), _near(_type.format, _most, _of))
     if _suffix != "f64":
         vector(f"v_exp_{_suffix}", _type, (_type,), _near(_type.format, _ulps, _exp2))
         vector(f"v_log_{_suffix}", _type, (_type,), _near(_type.format, _ulps, _log2))
