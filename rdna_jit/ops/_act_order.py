@@ -10,11 +10,11 @@ import torch
 from rdna_jit.dispatch import Candidate
 from rdna_jit.errors import ContractError
 from rdna_jit.formats import act_order
+from rdna_jit.ops._declared import FLAG, RESULT, SCALES, WORDS, X, strides
 from rdna_jit.ops._dense_int4 import Choice, Int4Call
 from rdna_jit.spec import KernelSpec, Parameter
 from rdna_jit.template import Value
 
-_MOST_STRIDE = 1 << 40
 _TILES = (1, 2, 4, 8)
 
 ACT_ORDER = KernelSpec(
@@ -22,29 +22,23 @@ ACT_ORDER = KernelSpec(
     file="w4a16_act_order.hip",
     entry="w4a16_act_order",
     parameters=(
-        Parameter("x", "const f16*", align=2),
-        Parameter("qweight", "const u32*", align=4),
+        X,
+        WORDS,
         Parameter("zeros", "const void*", align=4),
-        Parameter("scales", "const f16*", align=2),
+        SCALES,
         Parameter("g_idx", "const i32*", align=4),
-        Parameter("bias", "const f16*", align=2),
-        Parameter("out", "f16*", "out", align=2),
-        Parameter("m", "i32", "size"),
+        *RESULT,
     ),
     template={
         "N": range(1, 1 << 30),
         "K": range(8, 1 << 30, 8),
         "M_TILE": _TILES,
         "WAVES": range(1, 33),
-        "HAS_ZEROS": (False, True),
+        "HAS_ZEROS": FLAG,
         "ZERO_OFFSET": (0, 1),
-        "HAS_BIAS": (False, True),
-        "X_SCALAR": (False, True),
-        "X_STRIDE": range(_MOST_STRIDE),
-        "W_STRIDE": range(_MOST_STRIDE),
-        "Z_STRIDE": range(_MOST_STRIDE),
-        "S_STRIDE": range(_MOST_STRIDE),
-        "OUT_STRIDE": range(_MOST_STRIDE),
+        "HAS_BIAS": FLAG,
+        "X_SCALAR": FLAG,
+        **strides("X", "W", "Z", "S", "OUT"),
     },
     block=lambda values: int(values["WAVES"]) * 32,
 )

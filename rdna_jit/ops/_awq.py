@@ -8,6 +8,7 @@ import torch
 
 from rdna_jit.dispatch import Candidate, Launch, Plan
 from rdna_jit.ops._contract import check_no_overlap, check_results, check_tensor, reject
+from rdna_jit.ops._declared import FLAG, RESULT, SCALES, WORDS, X, strides
 from rdna_jit.ops._dense_cost import PROCESSORS, decode_clocks, per_call, tile_ends_first
 from rdna_jit.ops._dense_int4 import Int4Call
 from rdna_jit.ops._dense_tile import (
@@ -26,7 +27,6 @@ from rdna_jit.template import Value
 
 Tensor = torch.Tensor
 _HALF, _INT = torch.float16, torch.int32
-_MOST_STRIDE = 1 << 40
 # Vector instructions per weight of a tile of rows, decoding included.
 TILE_COST = {1: 1.75, 2: 2.25, 4: 3.25, 8: 5.25, 16: 9.25}
 MOST_ROWS = max(TILE_COST)
@@ -39,13 +39,11 @@ DECODE = KernelSpec(
     file="awq_decode.hip",
     entry="awq_decode",
     parameters=(
-        Parameter("x", "const f16*", align=2),
-        Parameter("qweight", "const u32*", align=4),
+        X,
+        WORDS,
         Parameter("zeros", "const u32*", align=4),
-        Parameter("scales", "const f16*", align=2),
-        Parameter("bias", "const f16*", align=2),
-        Parameter("out", "f16*", "out", align=2),
-        Parameter("m", "i32", "size"),
+        SCALES,
+        *RESULT,
     ),
     template={
         "N": range(8, 1 << 30, 8),
@@ -56,13 +54,9 @@ DECODE = KernelSpec(
         "WAVES": range(1, 33),
         "UNIT": range(2, _MOST_UNIT + 1, 2),
         "BLOCK": (2, 4),
-        "X_SCALAR": (False, True),
-        "HAS_BIAS": (False, True),
-        "X_STRIDE": range(_MOST_STRIDE),
-        "W_STRIDE": range(_MOST_STRIDE),
-        "Z_STRIDE": range(_MOST_STRIDE),
-        "S_STRIDE": range(_MOST_STRIDE),
-        "OUT_STRIDE": range(_MOST_STRIDE),
+        "X_SCALAR": FLAG,
+        "HAS_BIAS": FLAG,
+        **strides("X", "W", "Z", "S", "OUT"),
         "OUT_ALIGN": (2, 4, 8),
     },
     block=lambda values: int(values["WAVES"]) * 32,

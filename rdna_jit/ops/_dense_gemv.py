@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from math import gcd
 
 from rdna_jit.dispatch import Candidate
+from rdna_jit.ops._declared import FLAG, RESULT, strides
 from rdna_jit.ops._dense_cost import decode_clocks
 from rdna_jit.spec import KernelSpec, Parameter
 from rdna_jit.template import Legal, Value
@@ -25,7 +26,6 @@ _DECODE = {"f16": 0.0, "i8": 1.25, "e4m3": 2.0, "e5m2": 0.5, "mxfp4": 1.5}
 # Enough workgroups for the 36 workgroup processors of the largest chip, twice over.
 _WORKGROUPS_WANTED = 72
 _WAVES_WANTED = 1152  # with one row per lane; more rows keep more loads in flight
-_MOST_STRIDE = 1 << 40
 MOST_SCALE_STRIDE = 1 << 25
 _MOST_TILES = 2  # of x that share weights as neighbours
 _LANES = 8  # times 16 bytes: a cache line
@@ -35,7 +35,6 @@ def _template(formats: tuple[str, ...]) -> Mapping[str, Legal]:
     plain = formats == ("f16",)
     groups = (False,) if plain else (False, True)
     x_scales = groups if formats == FP8 else (False,)
-    stride = range(_MOST_STRIDE)
     scale_bytes = {"f16": (0,), "i8": (2, 4), "e4m3": (2, 4), "mxfp4": (1,)}[formats[0]]
     return {
         "N": range(1, 1 << 30),
@@ -56,12 +55,10 @@ def _template(formats: tuple[str, ...]) -> Mapping[str, Legal]:
         "SCALE_GROUPS": groups,
         "X_SCALES": x_scales,
         "X_SCALE_GROUPS": x_scales,
-        "HAS_BIAS": (False, True),
-        "X_STRIDE": stride,
-        "W_STRIDE": stride,
+        "HAS_BIAS": FLAG,
+        **strides("X", "W", "OUT"),
         "SCALE_STRIDE": range(MOST_SCALE_STRIDE),
         "X_SCALE_STRIDE": range(MOST_SCALE_STRIDE),
-        "OUT_STRIDE": stride,
         "X_ALIGN": (1, 2, 4, 8, 16) if formats == FP8 else (2, 4, 8, 16),
         "W_ALIGN": (2, 4, 8, 16) if plain else (1, 2, 4, 8, 16),
     }
@@ -77,9 +74,7 @@ def _spec(name: str, *formats: str) -> KernelSpec:
             Parameter("w", "const void*"),
             Parameter("scale", "const void*"),
             Parameter("x_scale", "const float*", align=4),
-            Parameter("bias", "const f16*", align=2),
-            Parameter("out", "f16*", "out", align=2),
-            Parameter("m", "i32", "size"),
+            *RESULT,
         ),
         template=_template(formats),
         block=lambda values: int(values["WAVES"]) * 32,

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rdna_jit.dispatch import Candidate
+from rdna_jit.ops._declared import FLAG, RESULT, SCALES, WORDS, X, strides
 from rdna_jit.spec import KernelSpec, Parameter
 from rdna_jit.template import Value
 
@@ -17,21 +18,18 @@ TILE_COST = {1: 1.625, 2: 2.125, 4: 3.125, 8: 5.125, 16: 9.125}
 MOST_ROWS = max(TILE_COST)
 # Enough workgroups for the 36 workgroup processors of the largest chip.
 _WORKGROUPS_WANTED = 36
-_MOST_STRIDE = 1 << 40
 
 DECODE = KernelSpec(
     name="w4a16_decode",
     file="w4a16_decode.hip",
     entry="w4a16_decode",
     parameters=(
-        Parameter("x", "const f16*", align=2),
-        Parameter("qweight", "const u32*", align=4),
+        X,
+        WORDS,
         Parameter("zeros", "const void*"),
-        Parameter("scales", "const f16*", align=2),
+        SCALES,
         Parameter("perm", "const i32*", align=4),
-        Parameter("bias", "const f16*", align=2),
-        Parameter("out", "f16*", "out", align=2),
-        Parameter("m", "i32", "size"),
+        *RESULT,
     ),
     template={
         "N": range(1, 1 << 30),
@@ -41,17 +39,13 @@ DECODE = KernelSpec(
         "COLS": (1, 2),
         "WAVES": range(1, 33),
         "STEP_ROWS": range(1, 17),
-        "SHUFFLED": (False, True),
+        "SHUFFLED": FLAG,
         "ZEROS": (0, 1, 2),
         "ZERO_OFFSET": (0, 1),
-        "X_SCALAR": (False, True),
-        "HAS_PERM": (False, True),
-        "HAS_BIAS": (False, True),
-        "X_STRIDE": range(_MOST_STRIDE),
-        "W_STRIDE": range(_MOST_STRIDE),
-        "Z_STRIDE": range(_MOST_STRIDE),
-        "S_STRIDE": range(_MOST_STRIDE),
-        "OUT_STRIDE": range(_MOST_STRIDE),
+        "X_SCALAR": FLAG,
+        "HAS_PERM": FLAG,
+        "HAS_BIAS": FLAG,
+        **strides("X", "W", "Z", "S", "OUT"),
         "X_ALIGN": (2, 4, 8, 16),
         "Z_ALIGN": (1, 2, 4),
         "S_ALIGN": (2, 4),

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 import torch
 
 from rdna_jit.dispatch import Candidate, Launch, Plan
+from rdna_jit.ops._declared import FLAG, RESULT, SCALES, SUMS_OR_RESULT, WORDS, X, strides
 from rdna_jit.ops._dense_cost import (
     PROCESSORS,
     decode_clocks,
@@ -38,17 +39,14 @@ from rdna_jit.template import Legal, Value
 STEP = 32  # of K
 COLUMNS = 128  # per workgroup
 ROW_TILES = (16, 32, 64)
-_MOST_STRIDE = 1 << 40
 _UNIT_BYTES = {"f16": 2, "i8": 1, "e4m3": 1, "e5m2": 1, "mxfp4": 1}  # of a row stride
 _SHARED: dict[str, Legal] = {
     "N": range(1, 1 << 30),
     "K": range(8, 1 << 30, 8),
     "ROWS": ROW_TILES,
-    "SPLIT": (False, True),
-    "HAS_BIAS": (False, True),
-    "X_STRIDE": range(_MOST_STRIDE),
-    "W_STRIDE": range(_MOST_STRIDE),
-    "OUT_STRIDE": range(_MOST_STRIDE),
+    "SPLIT": FLAG,
+    "HAS_BIAS": FLAG,
+    **strides("X", "W", "OUT"),
     "OUT_ALIGN": (2, 4, 8),
 }
 
@@ -57,14 +55,12 @@ INT4_TILE = KernelSpec(
     file="dense_tile.hip",
     entry="dense_tile",
     parameters=(
-        Parameter("x", "const f16*", align=2),
-        Parameter("qweight", "const u32*", align=4),
+        X,
+        WORDS,
         Parameter("zeros", "const void*"),
-        Parameter("scales", "const f16*", align=2),
+        SCALES,
         Parameter("perm", "const i32*", align=4),
-        Parameter("bias", "const f16*", align=2),
-        Parameter("out", "void*", "out", align=2),
-        Parameter("m", "i32", "size"),
+        *SUMS_OR_RESULT,
         Parameter("slice", "i32", "size"),
     ),
     template={
@@ -73,9 +69,8 @@ INT4_TILE = KernelSpec(
         "ORDER": (0, 1, 2),
         "ZEROS": (0, 1, 2),
         "ZERO_OFFSET": (0, 1),
-        "HAS_PERM": (False, True),
-        "Z_STRIDE": range(_MOST_STRIDE),
-        "S_STRIDE": range(_MOST_STRIDE),
+        "HAS_PERM": FLAG,
+        **strides("Z", "S"),
         "X_ALIGN": (2, 4, 8, 16),
         "S_ALIGN": (2, 4, 8),
     },
@@ -91,24 +86,22 @@ ROWS_TILE = KernelSpec(
         Parameter("w", "const void*"),
         Parameter("scale", "const void*"),
         Parameter("x_scale", "const float*", align=4),
-        Parameter("bias", "const f16*", align=2),
-        Parameter("out", "void*", "out", align=2),
-        Parameter("m", "i32", "size"),
+        *SUMS_OR_RESULT,
         Parameter("slice", "i32", "size"),
     ),
     template={
         **_SHARED,
         "FORMAT": tuple(_UNIT_BYTES),
         "X_FORMAT": ("f16", "e4m3", "e5m2"),
-        "NAN_CODES": (False, True),
+        "NAN_CODES": FLAG,
         "GROUP": range(0, 1 << 30),
         "SCALE_BYTES": (0, 1, 2, 4),
         "SCALE_ROWS": range(1, 1 << 30),
-        "SCALE_GROUPS": (False, True),
-        "X_SCALES": (False, True),
-        "X_SCALE_GROUPS": (False, True),
+        "SCALE_GROUPS": FLAG,
+        "X_SCALES": FLAG,
+        "X_SCALE_GROUPS": FLAG,
         "SCALE_STRIDE": range(1 << 30),
-        "X_SCALE_STRIDE": range(_MOST_STRIDE),
+        **strides("X_SCALE"),
         "X_ALIGN": (1, 2, 4, 8, 16),
         "W_ALIGN": (1, 2, 4, 8, 16),
     },
@@ -121,16 +114,14 @@ COMBINE = KernelSpec(
     entry="split_combine",
     parameters=(
         Parameter("parts", "const float*", align=16),
-        Parameter("bias", "const f16*", align=2),
-        Parameter("out", "f16*", "out", align=2),
-        Parameter("m", "i32", "size"),
+        *RESULT,
     ),
     template={
         "N": range(1, 1 << 30),
         "SPLITS": range(2, 65),
-        "HAS_BIAS": (False, True),
+        "HAS_BIAS": FLAG,
         "STRIDE": range(4, 1 << 30, 4),
-        "OUT_STRIDE": range(_MOST_STRIDE),
+        **strides("OUT"),
         "OUT_ALIGN": (2, 4, 8),
     },
     block=256,

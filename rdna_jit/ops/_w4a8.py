@@ -17,6 +17,7 @@ from rdna_jit.ops._contract import (
     reject,
     row_stride,
 )
+from rdna_jit.ops._declared import FLAG, SCALES, SUMS_OR_RESULT, WORDS, X, strides
 from rdna_jit.ops._dense_tile import COLUMNS, COMBINE, split_of
 from rdna_jit.ops._int4_contract import check_order, check_scales, check_words, check_zeros
 from rdna_jit.ops._op import public_op
@@ -25,7 +26,6 @@ from rdna_jit.template import Value
 
 Tensor = torch.Tensor
 _HALF, _INT = torch.float16, torch.int32
-_MOST_STRIDE = 1 << 40
 _MOST_GROUP = 65535  # a group's sum of codes fits 24 bits
 
 QUANTIZE = KernelSpec(
@@ -33,7 +33,7 @@ QUANTIZE = KernelSpec(
     file="quantize_int8.hip",
     entry="quantize_int8",
     parameters=(
-        Parameter("x", "const f16*", align=2),
+        X,
         Parameter("codes", "u8*", "out", align=8),
         Parameter("scale", "float*", "out", align=4),
         Parameter("sums", "i32*", "out", align=4),
@@ -45,7 +45,7 @@ QUANTIZE = KernelSpec(
         "ORDER": (0, 1, 2),
         "TEAM": tuple(1 << i for i in range(11)),
         "BLOCK": (256, 512, 1024),
-        "X_STRIDE": range(_MOST_STRIDE),
+        **strides("X"),
         "CODE_STRIDE": range(8, 1 << 30, 8),
         "X_ALIGN": (2, 4, 8, 16),
     },
@@ -60,12 +60,10 @@ TILE = KernelSpec(
         Parameter("codes", "const u8*", align=16),
         Parameter("x_scale", "const float*", align=4),
         Parameter("x_sum", "const i32*", align=4),
-        Parameter("qweight", "const u32*", align=4),
+        WORDS,
         Parameter("zeros", "const u32*", align=4),
-        Parameter("scales", "const f16*", align=2),
-        Parameter("bias", "const f16*", align=2),
-        Parameter("out", "void*", "out", align=2),
-        Parameter("m", "i32", "size"),
+        SCALES,
+        *SUMS_OR_RESULT,
     ),
     template={
         "N": range(1, 1 << 30),
@@ -74,14 +72,11 @@ TILE = KernelSpec(
         "WAVES": (4, 8),
         "STEP": (32, 64),
         "SLICE": range(1, 1 << 25),
-        "HAS_ZEROS": (False, True),
+        "HAS_ZEROS": FLAG,
         "ZERO_OFFSET": (0, 1),
-        "HAS_BIAS": (False, True),
+        "HAS_BIAS": FLAG,
         "CODE_STRIDE": range(16, 1 << 26, 16),  # 64 rows within 32 bits
-        "W_STRIDE": range(_MOST_STRIDE),
-        "Z_STRIDE": range(_MOST_STRIDE),
-        "S_STRIDE": range(_MOST_STRIDE),
-        "OUT_STRIDE": range(_MOST_STRIDE),
+        **strides("W", "Z", "S", "OUT"),
     },
     block=lambda values: int(values["WAVES"]) * 32,
     requires=frozenset({"dot4"}),
