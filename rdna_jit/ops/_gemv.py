@@ -5,6 +5,7 @@ Also what every op on such weights shares: plan_decode and launch_decode.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -39,40 +40,30 @@ _MOST_DECODED = 8  # rows of x that the tile is not tried for
 _SCRATCH_ROWS = 8192  # of the dequantised shadow at a time
 
 
-def _plan_f16(
-    x: Tensor, w: Tensor, bias: Tensor | None = None, *, out: Tensor | None = None
+def plan_f16(
+    op: str, x: Tensor, w: Tensor, bias: Tensor | None, out: Tensor | None, any_rows: bool = False
 ) -> Plan:
-    op = "gemv_f16"
     check_tensor(op, "x", x, _HALF, (None, None))
     check_tensor(op, "w", w, _HALF, (None, x.shape[1]), x.device)
-    _check_most(op, x, "torch.matmul")
-    return plan_decode(op, x, w, bias, out, format="f16")
+    if not any_rows:
+        _check_most(op, x, "torch.matmul")
+    return plan_decode(op, x, w, bias, out, format="f16", any_rows=any_rows)
 
 
-def _plan_i8(
+def plan_i8(
+    op: str,
     x: Tensor,
     w_i8: Tensor,
     scale: Tensor,
-    bias: Tensor | None = None,
-    *,
-    out: Tensor | None = None,
+    bias: Tensor | None,
+    out: Tensor | None,
+    any_rows: bool = False,
 ) -> Plan:
-    op = "gemv_i8"
     check_int8(op, x, w_i8, scale)
-    _check_most(op, x, "dense_gemm_int8")
-    return plan_decode(op, x, w_i8, bias, out, format="i8", **int8_scales(op, w_i8, scale))
-
-
-def _plan_dense(
-    x: Tensor,
-    w: Tensor,
-    w_i8: Tensor,
-    scale: Tensor,
-    bias: Tensor | None = None,
-    *,
-    out: Tensor | None = None,
-) -> Plan:
-    return plan_shadow("dense_gemm_int8", MOST_ROWS["gemv_i8"], x, w, w_i8, scale, bias, out)
+    if not any_rows:
+        _check_most(op, x, "dense_gemm_int8")
+    scales = int8_scales(op, w_i8, scale)
+    return plan_decode(op, x, w_i8, bias, out, format="i8", any_rows=any_rows, **scales)
 
 
 def plan_shadow(
@@ -259,7 +250,7 @@ def _fake_dense(x: Tensor, w: Tensor, w_i8: Tensor, *_: Any, **__: Any) -> Tenso
 
 @public_op(
     "gemv_f16(Tensor x, Tensor w, Tensor? bias=None) -> Tensor",
-    plan=_plan_f16,
+    plan=partial(plan_f16, "gemv_f16"),
     fake=_fake,
     batch_invariant=True,
 )
@@ -279,7 +270,7 @@ def gemv_f16(
 
 @public_op(
     "gemv_i8(Tensor x, Tensor w_i8, Tensor scale, Tensor? bias=None) -> Tensor",
-    plan=_plan_i8,
+    plan=partial(plan_i8, "gemv_i8"),
     fake=_fake,
     batch_invariant=True,
 )
@@ -307,7 +298,7 @@ def gemv_i8(
 
 @public_op(
     "dense_gemm_int8(Tensor x, Tensor w, Tensor w_i8, Tensor scale, Tensor? bias=None) -> Tensor",
-    plan=_plan_dense,
+    plan=partial(plan_shadow, "dense_gemm_int8", MOST_ROWS["gemv_i8"]),
     fake=_fake_dense,
 )
 def dense_gemm_int8(

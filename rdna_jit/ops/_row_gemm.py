@@ -2,40 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
 
 from rdna_jit.dispatch import Plan
-from rdna_jit.ops._contract import check_tensor
-from rdna_jit.ops._gemv import check_int8, int8_scales, launch_decode, plan_decode
+from rdna_jit.ops._gemv import launch_decode, plan_f16, plan_i8
 from rdna_jit.ops._op import public_op
 
 Tensor = torch.Tensor
-_HALF = torch.float16
-
-
-def _plan_f16(
-    x: Tensor, w: Tensor, *, bias: Tensor | None = None, out: Tensor | None = None
-) -> Plan:
-    op = "f16_gemm"
-    check_tensor(op, "x", x, _HALF, (None, None))
-    check_tensor(op, "w", w, _HALF, (None, x.shape[1]), x.device)
-    return plan_decode(op, x, w, bias, out, format="f16", any_rows=True)
-
-
-def _plan_int8(
-    x: Tensor,
-    w_i8: Tensor,
-    scale: Tensor,
-    *,
-    bias: Tensor | None = None,
-    out: Tensor | None = None,
-) -> Plan:
-    op = "int8_gemm"
-    check_int8(op, x, w_i8, scale)
-    scales = int8_scales(op, w_i8, scale)
-    return plan_decode(op, x, w_i8, bias, out, format="i8", any_rows=True, **scales)
 
 
 def _fake(x: Tensor, w: Tensor, *_: Any, **__: Any) -> Tensor:
@@ -43,7 +19,9 @@ def _fake(x: Tensor, w: Tensor, *_: Any, **__: Any) -> Tensor:
 
 
 @public_op(
-    "f16_gemm(Tensor x, Tensor w, *, Tensor? bias=None) -> Tensor", plan=_plan_f16, fake=_fake
+    "f16_gemm(Tensor x, Tensor w, *, Tensor? bias=None) -> Tensor",
+    plan=partial(plan_f16, "f16_gemm", any_rows=True),
+    fake=_fake,
 )
 def f16_gemm(
     plan: Plan, x: Tensor, w: Tensor, *, bias: Tensor | None = None, out: Tensor | None = None
@@ -59,7 +37,7 @@ def f16_gemm(
 
 @public_op(
     "int8_gemm(Tensor x, Tensor w_i8, Tensor scale, *, Tensor? bias=None) -> Tensor",
-    plan=_plan_int8,
+    plan=partial(plan_i8, "int8_gemm", any_rows=True),
     fake=_fake,
 )
 def int8_gemm(
