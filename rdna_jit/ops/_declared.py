@@ -1,4 +1,4 @@
-"""Parts that the declarations of dense kernels have in common."""
+"""Parts that the declarations of kernels have in common."""
 
 from __future__ import annotations
 
@@ -20,3 +20,7 @@ SUMS_OR_RESULT = (_BIAS, Parameter("out", "void*", "out", align=2), _ROWS)
 def strides(*names: str) -> dict[str, Legal]:
     """Row strides of the named tensors, in elements."""
     return {f"{name}_STRIDE": range(1 << 40) for name in names}
+
+
+def sizes(*names: str, ctype: str = "int") -> tuple[Parameter, ...]:
+    return tuple(Parameter(name, ctype, "size") for name in names)

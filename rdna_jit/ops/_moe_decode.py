@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from rdna_jit.dispatch import Candidate, Launch
+from rdna_jit.ops._declared import FLAG, sizes
 from rdna_jit.ops._moe_contract import STORED, Matrix
 from rdna_jit.spec import KernelSpec, Parameter
 from rdna_jit.template import Legal, Value
@@ -52,35 +53,30 @@ _DOWN = (
 )
 
 
-def _sizes(*names: str, ctype: str = "int") -> tuple[Parameter, ...]:
-    return tuple(Parameter(name, ctype, "size") for name in names)
-
-
-_EPILOGUE = _sizes("limit", "alpha", ctype="float")
+_EPILOGUE = sizes("limit", "alpha", ctype="float")
 _STRIDES = (
-    *_sizes("weights_expert", "scales_expert", "zeros_expert", ctype="long long"),
-    *_sizes("weights_row", "scales_row", "zeros_row"),
+    *sizes("weights_expert", "scales_expert", "zeros_expert", ctype="long long"),
+    *sizes("weights_row", "scales_row", "zeros_row"),
 )
-_BOOL = (False, True)
 _SCALE_BYTES = (0, 1, 2, 4)
 _SHARED: dict[str, Legal] = {
     "FORMAT": tuple(STORED),
     "TOP_K": _SIZES,
     "HIDDEN": _SIZES,
     "INTERMEDIATE": _SIZES,
-    "HAS_ZEROS": _BOOL,
-    "HAS_MAP": _BOOL,
+    "HAS_ZEROS": FLAG,
+    "HAS_MAP": FLAG,
     "ID_TYPE": ("int", "long long"),
     "ID_STRIDE": range(1 << 24),
 }
 _WEIGHTS: dict[str, Legal] = {
-    "HAS_RESIDUAL": _BOOL,
+    "HAS_RESIDUAL": FLAG,
     "WEIGHT_TYPE": ("float", "_Float16"),
     "WEIGHT_STRIDE": range(1 << 24),
 }
 _ACTIVATION: dict[str, Legal] = {
     "ACTIVATION": ("silu", "gelu", "gelu_tanh", "swiglu"),
-    "CLAMPED": _BOOL,
+    "CLAMPED": FLAG,
 }
 _TILE: dict[str, Legal] = {
     "TOKENS": TOKEN_TILES,
@@ -105,7 +101,7 @@ GATE_UP = KernelSpec(
         Parameter("shared_scales", "const void*"),
         Parameter("shared_gate", "const f16*"),
         Parameter("shared_act", "f16*", "scratch"),
-        *_sizes("num_tokens", "num_experts", "num_ids", "x_stride"),
+        *sizes("num_tokens", "num_experts", "num_ids", "x_stride"),
         *_EPILOGUE,
     ),
     template={
@@ -114,7 +110,7 @@ GATE_UP = KernelSpec(
         **_ACTIVATION,
         "PAIRS": (1, 2, 4),
         "SHARED_PAIRS": (1, 2, 4),
-        "SHARED_GATED": _BOOL,
+        "SHARED_GATED": FLAG,
     },
     block=lambda values: int(values["WAVES"]) * 32,
 )
@@ -128,9 +124,9 @@ DOWN = KernelSpec(
         Parameter("shared_w2", "const void*"),
         Parameter("shared_scales", "const void*"),
         Parameter("shared_out", "f16*", "out"),
-        *_sizes("num_tokens", "num_experts", "num_ids", "residual_stride", "out_stride"),
+        *sizes("num_tokens", "num_experts", "num_ids", "residual_stride", "out_stride"),
     ),
-    template={**_SHARED, **_WEIGHTS, **_TILE, "ROWS": (1, 2, 4), "SHARED_APART": _BOOL},
+    template={**_SHARED, **_WEIGHTS, **_TILE, "ROWS": (1, 2, 4), "SHARED_APART": FLAG},
     block=lambda values: int(values["WAVES"]) * 32,
 )
 _ANY_VALUES: dict[str, Legal] = {
@@ -143,8 +139,8 @@ _ANY_VALUES: dict[str, Legal] = {
     "SCALE_ROWS_2": _SIZES,
     "SCALE_BYTES_1": _SCALE_BYTES,
     "SCALE_BYTES_2": _SCALE_BYTES,
-    "HAS_ZEROS_2": _BOOL,
-    "BY_OCTET": _BOOL,
+    "HAS_ZEROS_2": FLAG,
+    "BY_OCTET": FLAG,
     "WEIGHTS_ALIGN": (1, 4),
     "VECTOR_ALIGN": (2, 16),
 }
@@ -154,7 +150,7 @@ GATE_UP_ANY = KernelSpec(
     entry="moe_gate_up_any",
     parameters=(
         *_GATE_UP,
-        *_sizes("num_experts", "num_ids", "x_stride"),
+        *sizes("num_experts", "num_ids", "x_stride"),
         *_EPILOGUE,
         *_STRIDES,
     ),
@@ -167,7 +163,7 @@ DOWN_ANY = KernelSpec(
     entry="moe_down_any",
     parameters=(
         *_DOWN,
-        *_sizes("num_experts", "num_ids", "residual_stride", "out_stride"),
+        *sizes("num_experts", "num_ids", "residual_stride", "out_stride"),
         *_STRIDES,
     ),
     template=_ANY_VALUES,

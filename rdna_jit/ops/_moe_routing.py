@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rdna_jit.ops._declared import FLAG
 from rdna_jit.spec import KernelSpec, Parameter
 from rdna_jit.template import Value
 
@@ -10,7 +11,6 @@ MOST_EXPERTS, MOST_CHOICES, MOST_GROUPS = 1024, 32, 32  # of the router
 MOST_SLOTS = 1 << 26
 _COUNTERS = 32768  # bytes of LDS for the counters of all waves
 _WAVES = (1, 2, 4, 8, 16, 32)
-_BOOL = (False, True)
 _INT_OUT = "i32*"
 
 
@@ -37,9 +37,9 @@ ALIGN = KernelSpec(
         "TOP_K": range(1, 1 << 24),
         "ID_STRIDE": range(1 << 24),
         "ID_TYPE": ("int", "long long"),
-        "HAS_MAP": _BOOL,
-        "DROP_INVALID": _BOOL,
-        "HAS_INVERSE": _BOOL,
+        "HAS_MAP": FLAG,
+        "DROP_INVALID": FLAG,
+        "HAS_INVERSE": FLAG,
         "WAVES": _WAVES,
     },
     block=lambda values: int(values["WAVES"]) * 32,
@@ -62,9 +62,9 @@ ROUTER = KernelSpec(
         "GROUPS": range(1, MOST_GROUPS + 1),
         "TOP_GROUPS": range(1, MOST_GROUPS + 1),
         "LOGIT_TYPE": ("float", "_Float16"),
-        "SIGMOID": _BOOL,
-        "HAS_BIAS": _BOOL,
-        "RENORMALIZE": _BOOL,
+        "SIGMOID": FLAG,
+        "HAS_BIAS": FLAG,
+        "RENORMALIZE": FLAG,
         "ALIGN": (2, 4, 8, 16),
         "WAVES": (1, 4),
     },

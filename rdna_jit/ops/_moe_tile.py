@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from rdna_jit.dispatch import Launch
+from rdna_jit.ops._declared import FLAG, sizes
 from rdna_jit.ops._moe_contract import STORED, Matrix
 from rdna_jit.ops._moe_routing import ALIGN, MOST_EXPERTS_ALIGN, align_capacity, align_waves
 from rdna_jit.spec import KernelSpec, Parameter
@@ -19,7 +20,6 @@ TILE_K = 32
 MOST_PARTIAL = 512 << 20  # bytes of partial sums; more tokens run in chunks
 _MOST_BLOCKS = 65535  # of a grid
 _SIZES = range(1, 1 << 24)
-_BOOL = (False, True)
 _ALIGNS = (1, 2, 4, 8, 16)
 
 _WEIGHTS: dict[str, Legal] = {
@@ -29,7 +29,7 @@ _WEIGHTS: dict[str, Legal] = {
     "GROUP_SIZE": _SIZES,
     "SCALE_ROWS": _SIZES,
     "SCALE_BYTES": (0, 1, 2, 4),
-    "HAS_ZEROS": _BOOL,
+    "HAS_ZEROS": FLAG,
     "ROWS": TILE_ROWS,
     "W_ALIGN": _ALIGNS,
 }
@@ -39,8 +39,8 @@ _ROUTER: dict[str, Legal] = {
 }
 _EPILOGUE: dict[str, Legal] = {
     "ACTIVATION": ("silu", "gelu", "gelu_tanh", "swiglu"),
-    "CLAMPED": _BOOL,
-    "WEIGHT_ON_INPUT": _BOOL,
+    "CLAMPED": FLAG,
+    "WEIGHT_ON_INPUT": FLAG,
 }
 
 
@@ -50,10 +50,6 @@ def _matrix(name: str) -> tuple[Parameter, ...]:
         Parameter("scales", "const void*"),
         Parameter("zeros", "const u8*"),
     )
-
-
-def _sizes(*names: str, ctype: str = "int") -> tuple[Parameter, ...]:
-    return tuple(Parameter(name, ctype, "size") for name in names)
 
 
 _BLOCKS = (
@@ -71,8 +67,8 @@ GATE_UP = KernelSpec(
         *_BLOCKS,
         Parameter("topk_weights", "const RouterWeight*", align=2),
         Parameter("act", "f16*", "scratch", align=16),
-        *_sizes("num_slots", "num_experts"),
-        *_sizes("limit", "alpha", ctype="float"),
+        *sizes("num_slots", "num_experts"),
+        *sizes("limit", "alpha", ctype="float"),
     ),
     template={
         **_WEIGHTS,
@@ -93,7 +89,7 @@ DOWN = KernelSpec(
         *_matrix("w2"),
         *_BLOCKS,
         Parameter("partial", "float*", "scratch", align=16),
-        *_sizes("num_slots", "num_experts"),
+        *sizes("num_slots", "num_experts"),
     ),
     template=_WEIGHTS,
     block=lambda values: int(values["ROWS"]) * 4,
@@ -103,7 +99,7 @@ _W4A8: dict[str, Legal] = {
     "INTERMEDIATE": _SIZES,
     "GROUP_SIZE": range(32, 1 << 16, 32),
     "ACT_GROUP": (32, 64),
-    "HAS_ZEROS": _BOOL,
+    "HAS_ZEROS": FLAG,
     "ROWS": TILE_ROWS,
 }
 _CODES = (
@@ -123,8 +119,8 @@ GATE_UP_W4A8 = KernelSpec(
         Parameter("act_codes", "u8*", "scratch", align=16),
         Parameter("act_scale", "float*", "scratch", align=4),
         Parameter("act_sum", "i32*", "scratch", align=4),
-        *_sizes("num_slots", "num_experts"),
-        *_sizes("limit", "alpha", ctype="float"),
+        *sizes("num_slots", "num_experts"),
+        *sizes("limit", "alpha", ctype="float"),
     ),
     template={
         **_W4A8,
@@ -145,7 +141,7 @@ DOWN_W4A8 = KernelSpec(
         *_matrix("w2"),
         *_BLOCKS,
         Parameter("partial", "float*", "scratch", align=16),
-        *_sizes("num_slots", "num_experts"),
+        *sizes("num_slots", "num_experts"),
     ),
     template=_W4A8,
     block=lambda values: int(values["ROWS"]) * 4,
@@ -162,16 +158,16 @@ COMBINE = KernelSpec(
         Parameter("topk_weights", "const RouterWeight*", align=2),
         Parameter("residual", "const f16*", align=2),
         Parameter("out", "f16*", "out", align=2),
-        *_sizes("num_experts", "num_ids"),
-        *_sizes("residual_stride", "out_stride", ctype="long long"),
+        *sizes("num_experts", "num_ids"),
+        *sizes("residual_stride", "out_stride", ctype="long long"),
     ),
     template={
         **_ROUTER,
         "TOP_K": _SIZES,
         "HIDDEN": _SIZES,
-        "WEIGHTED": _BOOL,
-        "HAS_RESIDUAL": _BOOL,
-        "HAS_MAP": _BOOL,
+        "WEIGHTED": FLAG,
+        "HAS_RESIDUAL": FLAG,
+        "HAS_MAP": FLAG,
         "ID_TYPE": ("int", "long long"),
         "ID_STRIDE": range(1 << 24),
         "RESIDUAL_ALIGN": _ALIGNS,
