@@ -48,7 +48,7 @@ def gptq(
         refuse("g_idx", f"{K} entries", g_idx.numel())
     offset = 2 - version
     if bits == 4:
-        return Int4Storage.of(formats.pack_gptq(qweight, qzeros, scales, g_idx, zero_offset=offset))
+        return _four_bits(formats.pack_gptq(qweight, qzeros, scales, g_idx, zero_offset=offset))
     zeros = None if qzeros is None else _bytes(qzeros, 1).short() + offset
     return _eight_bits(_bytes(qweight, 0), zeros, scales, g_idx)
 
@@ -73,6 +73,23 @@ def awq(qweight: Tensor, qzeros: Tensor, scales: Tensor, *, repack: bool | None 
         return Int4Storage.of(formats.pack_awq(qweight, qzeros, scales))
     form = Form("awq", N, K, group, scale="group", zeros=True)
     return form, {"qweight": qweight, "qzeros": qzeros, "scales": formats.fp16_scales(scales)}
+
+
+def _four_bits(weight: formats.Int4Weight) -> Weight:
+    """int4's words; AWQ's order where only its kernels have groups as small as these."""
+    group, K, N = weight.group_size, weight.K, weight.N
+    if group % 32 == 0 or group == K or group % 2 or group < 16:
+        return Int4Storage.of(weight)
+    if weight.perm is not None or N % 8:
+        return Int4Storage.of(weight)
+    zeros = torch.full((K // group, N), 8, dtype=torch.uint8, device=weight.qweight.device)
+    if weight.qzeros is not None:
+        zeros = formats.unpack_zeros(weight.qzeros, weight.zero_offset)
+        if int(zeros.max()) > 15:  # which AWQ cannot store
+            return Int4Storage.of(weight)
+    literal = formats.pack_int4(zeros, dim=1)
+    words, qzeros = formats.gptq_to_awq(formats.gptq_unshuffle(weight.qweight), literal)
+    return awq(words, qzeros, weight.scales, repack=False)
 
 
 def compressed_tensors(
@@ -102,7 +119,7 @@ def compressed_tensors(
     if weight_g_idx is not None and weight_g_idx.numel() != K:
         refuse("weight_g_idx", f"{K} entries", weight_g_idx.numel())
     if bits == 4:
-        return Int4Storage.of(
+        return _four_bits(
             formats.pack_compressed_tensors(
                 weight_packed, weight_scale, weight_zero_point, weight_g_idx
             )

@@ -28,6 +28,19 @@ def test_awq_in_groups_of_16_keeps_its_words():
     assert QuantizedLinear.from_awq(**codes.awq(), repack=True).format == "int4"
 
 
+@pytest.mark.parametrize("group", (16, 48))
+def test_int4_in_small_groups_takes_awqs_order(group):
+    codes = Codes.random(N, K, group)
+    packed = codes.compressed_tensors()
+    del packed["weight_shape"]
+    for layer in (
+        QuantizedLinear.from_gptq(**codes.gptq(1)),
+        QuantizedLinear.from_compressed_tensors(**packed),
+    ):
+        assert layer.format == "awq"
+        assert_computes(layer, codes.weight())
+
+
 @pytest.mark.parametrize("version", (1, 2))
 @pytest.mark.parametrize("act_order", (False, True))
 @pytest.mark.parametrize("bits", (4, 8))
