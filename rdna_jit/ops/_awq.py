@@ -9,7 +9,13 @@ import torch
 from rdna_jit.dispatch import Candidate, Launch, Plan
 from rdna_jit.ops._contract import check_no_overlap, check_results, check_tensor, reject
 from rdna_jit.ops._declared import FLAG, RESULT, SCALES, WORDS, X, strides
-from rdna_jit.ops._dense_cost import PROCESSORS, decode_clocks, per_call, tile_ends_first
+from rdna_jit.ops._dense_cost import (
+    PROCESSORS,
+    decode_clocks,
+    per_call,
+    per_decode,
+    tile_ends_first,
+)
 from rdna_jit.ops._dense_int4 import Int4Call
 from rdna_jit.ops._dense_tile import (
     INT4_TILE,
@@ -105,12 +111,13 @@ def _waves(units: int, most: int) -> int:
 
 def _most_unit(call: Int4Call, tile: int) -> int:
     """K per unit at most, so that no register spills: less with x in vector registers, and less of
-    several groups for 16 rows."""
+    several groups for 16 rows, or for 4 and 8 where groups are no whole octets."""
     if call.x_align < 4:
         return 32
-    if tile < 16 or call.group > 64:
+    octets = call.group % 8 == 0
+    if call.group > 64 or tile < 4 or (tile < 16 and octets):
         return _MOST_UNIT
-    return 64 if call.group % 8 == 0 else call.group
+    return call.group if tile == 16 and not octets else 64
 
 
 def k_per_unit(K: int, group: int, most: int) -> int:
@@ -177,7 +184,7 @@ def _kernel(op: str, call: Int4Call) -> tuple[str, tuple[Candidate, ...]]:
     chosen, switched = prefer(op, INT4_TILE.name if better else DECODE.name, able)
     repacked = "formats.pack_awq once, then gptq_gemm: fewer instructions for few rows"
     return chosen, switched or (
-        Candidate(DECODE.name, chosen == DECODE.name, per_call(decode, call.M)),
+        Candidate(DECODE.name, chosen == DECODE.name, per_decode(decode, call.M)),
         Candidate(INT4_TILE.name, chosen == INT4_TILE.name, refusal or per_call(tile, call.M)),
         Candidate("w4a16_decode", False, repacked),
     )

@@ -41,3 +41,9 @@ def tile_ends_first(rows: int, tile: float, decode: float) -> bool:
 def per_call(clocks: float, rows: int) -> str:
     """An estimate for candidates of `explain`."""
     return f"{clocks / CLOCKS_PER_US:.3g} us for {rows} rows by the estimate"
+
+
+def per_decode(clocks: float, rows: int) -> str:
+    """The same for a decode kernel, which may have the shorter estimate and yet not be taken."""
+    limit = f"; above {MOST_DECODED} rows the tile is taken" if rows > MOST_DECODED else ""
+    return per_call(clocks, rows) + limit

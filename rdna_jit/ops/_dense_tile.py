@@ -28,6 +28,7 @@ from rdna_jit.ops._dense_cost import (
     decode_clocks,
     memory_clocks,
     per_call,
+    per_decode,
     tile_ends_first,
 )
 from rdna_jit.ops._dense_gemv import BITS, GemvCall
@@ -292,7 +293,7 @@ def beats_decode(call: Int4Call) -> tuple[bool, tuple[Candidate, ...]]:
     decode = decode_clocks(weights, weights / 2, instructions, groups, chunks)
     tile, refusal = int4_tile(call)[1].clocks, refuses_int4(call)
     taken = not refusal and tile_ends_first(call.M, tile, decode)
-    reason = f"{per_call(decode, call.M)}, as {chunks} chunks of {rows}"
+    reason = f"{per_decode(decode, call.M)}, as {chunks} chunks of {rows}"
     return taken, (
         Candidate("w4a16_decode", not taken, reason),
         Candidate(INT4_TILE.name, taken, refusal or per_call(tile, call.M)),
