@@ -12,8 +12,8 @@ from rdna_jit.ops._declared import FLAG, RESULT, SCALES, WORDS, X, strides
 from rdna_jit.ops._dense_cost import (
     PROCESSORS,
     decode_clocks,
+    decode_limit,
     per_call,
-    per_decode,
     tile_ends_first,
 )
 from rdna_jit.ops._dense_int4 import Int4Call
@@ -184,7 +184,11 @@ def _kernel(op: str, call: Int4Call) -> tuple[str, tuple[Candidate, ...]]:
     chosen, switched = prefer(op, INT4_TILE.name if better else DECODE.name, able)
     repacked = "formats.pack_awq once, then gptq_gemm: fewer instructions for few rows"
     return chosen, switched or (
-        Candidate(DECODE.name, chosen == DECODE.name, per_decode(decode, call.M)),
+        Candidate(
+            DECODE.name,
+            chosen == DECODE.name,
+            per_call(decode, call.M) + decode_limit(call.M),
+        ),
         Candidate(INT4_TILE.name, chosen == INT4_TILE.name, refusal or per_call(tile, call.M)),
         Candidate("w4a16_decode", False, repacked),
     )

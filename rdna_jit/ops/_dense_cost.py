@@ -43,7 +43,6 @@ def per_call(clocks: float, rows: int) -> str:
     return f"{clocks / CLOCKS_PER_US:.3g} us for {rows} rows by the estimate"
 
 
-def per_decode(clocks: float, rows: int) -> str:
-    """The same for a decode kernel, which may have the shorter estimate and yet not be taken."""
-    limit = f"; above {MOST_DECODED} rows the tile is taken" if rows > MOST_DECODED else ""
-    return per_call(clocks, rows) + limit
+def decode_limit(rows: int) -> str:
+    """Why a decode kernel with the shorter estimate is not taken, to follow that estimate."""
+    return f"; above {MOST_DECODED} rows the tile is taken" if rows > MOST_DECODED else ""

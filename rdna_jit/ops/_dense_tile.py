@@ -26,9 +26,9 @@ from rdna_jit.ops._declared import FLAG, RESULT, SCALES, SUMS_OR_RESULT, WORDS, 
 from rdna_jit.ops._dense_cost import (
     PROCESSORS,
     decode_clocks,
+    decode_limit,
     memory_clocks,
     per_call,
-    per_decode,
     tile_ends_first,
 )
 from rdna_jit.ops._dense_gemv import BITS, GemvCall
@@ -293,7 +293,7 @@ def beats_decode(call: Int4Call) -> tuple[bool, tuple[Candidate, ...]]:
     decode = decode_clocks(weights, weights / 2, instructions, groups, chunks)
     tile, refusal = int4_tile(call)[1].clocks, refuses_int4(call)
     taken = not refusal and tile_ends_first(call.M, tile, decode)
-    reason = f"{per_decode(decode, call.M)}, as {chunks} chunks of {rows}"
+    reason = f"{per_call(decode, call.M)}, as {chunks} chunks of {rows}{decode_limit(call.M)}"
     return taken, (
         Candidate("w4a16_decode", not taken, reason),
         Candidate(INT4_TILE.name, taken, refusal or per_call(tile, call.M)),

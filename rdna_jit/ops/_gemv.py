@@ -22,7 +22,7 @@ from rdna_jit.ops._contract import (
     reject,
     row_stride,
 )
-from rdna_jit.ops._dense_cost import per_call, per_decode, tile_ends_first
+from rdna_jit.ops._dense_cost import decode_limit, per_call, tile_ends_first
 from rdna_jit.ops._dense_gemv import (
     MOST_ROWS,
     MOST_SCALE_STRIDE,
@@ -193,7 +193,7 @@ def _choose_kernel(op: str, call: GemvCall) -> tuple[str, tuple[Candidate, ...]]
         decoded, tiled = decode_cost(call), _dense_tile.rows_tile(call)[1].clocks
         taken = not refusal and tile_ends_first(call.M, tiled, decoded)
         chosen = tile if taken else decode
-        each = f"{per_decode(decoded, call.M)}, {row_tile(call)} at a time"
+        each = f"{per_call(decoded, call.M)}, {row_tile(call)} at a time{decode_limit(call.M)}"
         candidates = (
             Candidate(decode, not taken, each),
             Candidate(tile, taken, refusal or per_call(tiled, call.M)),
