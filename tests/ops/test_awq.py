@@ -269,7 +269,8 @@ FORMS = [{}, {"has_bias": True}, {"x_align": 2}, {"w_stride": 1 << 30}]
 @pytest.mark.slow
 @pytest.mark.parametrize("M", [1, 2, 4, 8, 16])
 @pytest.mark.parametrize("K, group", [
-    (1536, 16), (1536, 32), (1536, 48), (1536, 128), (1536, 1536), (60, 30), (36, 18), (22, 22),
+    (1536, 16), (1536, 32), (1536, 48), (1536, 128), (1536, 1536), (60, 30), (240, 30), (36, 18),
+    (22, 22),
 ])  # fmt: skip
 @pytest.mark.parametrize("N", [2560, 5120])
 @pytest.mark.parametrize("form", FORMS, ids=str)
@@ -277,6 +278,11 @@ def test_nothing_spills_in_any_form_and_compiler(M, N, K, group, form, tmp_path)
     made = kernel(M, N, K, group, **form)
     assert spills(CodeObject(made.code_object)) == (0, 0, 0)
     assert spills(compile_with_clang(made, tmp_path)) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("M, N", [(4, 4616), (8, 2560)])
+def test_several_odd_groups_stay_in_registers(M, N):
+    assert spills(CodeObject(kernel(M, N, 240, 30).code_object)) == (0, 0, 0)
 
 
 @pytest.mark.parametrize("M, group", [(1, 128), (8, 128)])
