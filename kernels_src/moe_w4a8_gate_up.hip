@@ -43,11 +43,12 @@ constexpr int ACT_GROUPS = INTERMEDIATE / ACT_GROUP;
 static_assert(ACT_GROUP == 32 || ACT_GROUP == 64, "a wave holds whole groups");
 static_assert(INTERMEDIATE % ACT_GROUP == 0, "groups tile the channels");
 
-// The code of a value in the low byte: adding 1.5 * 2^23 rounds half to even.
-DEVICE float rounded(float value, float inverse) {
+// The code of a value: adding 1.5 * 2^23 rounds half to even.
+DEVICE float code_of(float value, float inverse) {
+  constexpr float ROUND = 12582912.0f;
   float scaled = value * inverse;
   asm("" : "+v"(scaled));  // no fused multiply-add: the product rounds on its own
-  return scaled + 12582912.0f;
+  return scaled + ROUND - ROUND;
 }
 
 // Codes of COUNT channels of each lane, 32 apart, that form a group of the slot.
@@ -66,9 +67,9 @@ DEVICE void store_group(const float* values, GLOBAL char* codes, u32 lane, float
   float total = 0.0f;
 #pragma unroll
   for (int n = 0; n < COUNT; ++n) {
-    const float code = rounded(finite ? values[n] : 0.0f, inverse);
-    total += code - 12582912.0f;
-    *(GLOBAL u8*)(codes + (lane + n * 32)) = (u8)bits<u32>(code);
+    const float code = code_of(finite ? values[n] : 0.0f, inverse);
+    total += code;
+    *(GLOBAL u8*)(codes + (lane + n * 32)) = (u8)(i32)code;
   }
   total = sum_lanes<32>(total);
   if (lane_id() == 0) {

@@ -74,7 +74,9 @@ def test_unwritten_lds() -> None:
     data, out = np.arange(64, dtype=np.uint32), np.zeros(64, np.uint32)
     with emulator.checks(uninitialised=True):
         harness.run(source, data, out, 64, block=64)
-        with pytest.raises(UninitialisedRead, match=r"LDS byte 200 .* barrier is missing") as caught:
+        with pytest.raises(
+            UninitialisedRead, match=r"LDS byte 200 .* barrier is missing"
+        ) as caught:
             harness.run(source, data, out, 50, block=64)
     assert (caught.value.wave, caught.value.lane) == (1, 18)
 
