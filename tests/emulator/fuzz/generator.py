@@ -34,9 +34,10 @@ LANE_MOVES: tuple[tuple[str, Callable[[int], np.ndarray]], ...] = (
         lambda n: QUAD + 3 - LANE % 4,
     ),
     ("__builtin_amdgcn_ds_swizzle((int){x}, {exchange})", lambda n: LANE ^ n),
-    # NOTE: fetches inactive lanes, since LLVM 15 moves permlane into conditional code.
+    # NOTE: LLVM 15 moves permlane into conditional code, where the source lanes are off and may
+    # have new values in its registers; `stay` holds it here.
     (
-        "__builtin_amdgcn_permlanex16(0u, {x}, 0x76543210u, 0xfedcba98u, true, false)",
+        "stay(__builtin_amdgcn_permlanex16(0u, {x}, 0x76543210u, 0xfedcba98u, false, false))",
         lambda n: LANE ^ 16,
     ),
     ("__builtin_amdgcn_readfirstlane({x})", lambda n: LANE * 0),
@@ -308,6 +309,7 @@ DEVICE u32 to_bits(float a) { return a != a ? 0x7fc00000u : __builtin_bit_cast(u
 DEVICE float clip(float a, float low, float high) {
   return a > low ? (a < high ? a : high) : low;
 }
+DEVICE u32 stay(u32 a) { asm volatile("" : "+v"(a)); return a; }
 DEVICE f16x2 pair(f16 low, f16 high) { f16x2 both; both[0] = low; both[1] = high; return both; }
 DEVICE void barrier() {
   __builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup");
