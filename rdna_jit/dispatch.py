@@ -67,6 +67,9 @@ class Plan:
     extra: Any = None
     counter: list[int] = field(default_factory=lambda: [0], repr=False)
 
+    def __str__(self) -> str:
+        return str(Explanation(self))
+
 
 class Explanation:
     """Prints which kernel runs, with which template values, and why the others do not."""

@@ -327,6 +327,9 @@ def _through(op: Callable[..., Any]) -> Callable[..., Any]:
             reject(_OP, "shared_expert", "a SharedExpert", type(shared).__name__,
                    "see moe.SharedExpert.of")  # fmt: skip
         w = weights
+        size = tuple(getattr(hidden_states, "shape", ()))
+        if len(size) == 2 and size[1] != w.H:
+            reject(_OP, "hidden_states", f"[tokens, {w.H}], as the experts' w1", list(size))
         return op(
             hidden_states, w.w1, w.w1_scale, w.w2, w.w2_scale, topk_weights, topk_ids,
             format=w.format, group_size=w.group_size, block=w.block, expert_map=expert_map,

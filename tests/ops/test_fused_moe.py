@@ -149,7 +149,7 @@ BAD = [
     # changed argument, what the message says
     ({"variant": "fast"}, "variant: expected one of auto"),
     ({"hidden_states": torch.ones(3, 256)}, r"call hidden_states.half\(\)"),
-    ({"hidden_states": torch.ones(3, 64).half()}, "w1: expected shape"),
+    ({"hidden_states": torch.ones(3, 64).half()}, r"hidden_states: expected \[tokens, 256\]"),
     ({"weights": None}, "weights: expected a MoEWeights, got NoneType"),
     ({"workspace": space(1535)}, "workspace: expected 1536 bytes, 16-byte aligned, got 1535 at"),
     ({"workspace": space(1552)[8:]}, "workspace: expected 1536 bytes, 16-byte aligned"),

@@ -241,6 +241,7 @@ def test_counted_shapes_are_bounded(monkeypatch):
 
 def test_explain_prints_choice_values_and_reasons():
     explanation = rdna_jit.explain(scale, X, 2.0, way="slow")
+    assert str(explanation) == str(explanation.plan)
     assert str(explanation).splitlines() == [
         "test_scale(n=24) runs scale[WIDTH=8]",
         "  launch   scale: grid 1, block 64",
