@@ -101,7 +101,8 @@ def _plan(
         y = torch.empty(x.shape, dtype=_HALF, device=x.device) if out is None else out
         slots = torch.empty((M, 1), device=x.device)
         activation = {n: given[n] for n in ("activation", "swiglu_limit", "swiglu_alpha")}
-        alone = _shared_alone(_plan, x, y, slots, slots.int(), *shared.values(), **activation)
+        weights = list(shared.values())[:4]
+        alone = moe._shared_alone(_plan, x, y, None, slots, slots.int(), weights, **activation)
         launches += alone.launches
         notes += (f"the shared expert runs by itself in {alone.kernel}",)
         fallbacks.append(alone.fallback and f"shared expert: {alone.fallback}")
@@ -120,7 +121,7 @@ def _plan_decode(given: dict[str, Any]) -> Plan:
 def _plan_tiled(tiles: str, given: dict[str, Any], on_input: bool) -> tuple[Plan | None, str]:
     """The tile kernels' plan for operands that are known to be right, and why not the wanted one:
     exact tiles stand in for those of int8 activations."""
-    operands = {name: value for name, value in given.items() if not name.startswith("shared_")}
+    operands = dict(given)
     cannot = []
     for kernel in ("moe_tile_w4a8", "moe_tile")[tiles != "w4a8" :]:
         if setting := disabling(kernel):
@@ -246,25 +247,12 @@ def _layer(
     factor = torch.ones((len(y), 1), device=y.device)
     if shared_gate is not None:
         factor = torch.sigmoid(hidden_states.float() @ shared_gate.float()[:, None])
-    result: Tensor = _shared_alone(
-        _layer, hidden_states, y, factor, ids, shared_w1, shared_w1_scale, shared_w2,
-        shared_w2_scale, activation=activation, swiglu_limit=swiglu_limit,
-        swiglu_alpha=swiglu_alpha,
+    result: Tensor = moe._shared_alone(
+        _layer, hidden_states, y, None, factor, ids,
+        (shared_w1, shared_w1_scale, shared_w2, shared_w2_scale), activation=activation,
+        swiglu_limit=swiglu_limit, swiglu_alpha=swiglu_alpha,
     )  # fmt: skip
     return result
-
-
-def _shared_alone(
-    op: Callable[..., Any], x: Tensor, y: Tensor, factor: Tensor, ids: Tensor, *shared: Any,
-    **activation: Any,
-) -> Any:  # fmt: skip
-    """The shared expert added to y by `op`, the layer or its plan: a layer of one expert, whose
-    router weight is its gate's factor. `shared`: weights and scales."""
-    w1, w1_scale, w2, w2_scale = (t[None] for t in shared[:4])
-    return op(
-        hidden_states=x, w1=w1, w1_scale=w1_scale, w2=w2, w2_scale=w2_scale, topk_weights=factor,
-        topk_ids=ids, format="i8", group_size=-1, residual=y, out=y, **activation,
-    )  # fmt: skip
 
 
 def _through(op: Callable[..., Any]) -> Callable[..., Any]:

@@ -291,8 +291,8 @@ def _shared_alone(
     op: Callable[..., Any], x: Tensor, y: Tensor, apart: Tensor | None, factor: Tensor, ids: Tensor,
     weights: Sequence[Any], **options: Any,
 ) -> Any:  # fmt: skip
-    """The shared expert by `op`, moe_decode or its plan: a layer of one expert, whose router weight
-    is its factor; added to y, or into `apart`."""
+    """The shared expert by `op`, moe_decode, fused_moe's layer or a plan of them: a layer of one
+    expert, whose router weight is its factor; added to y, or into `apart`."""
     w1, w1_scale, w2, w2_scale = (t[None] for t in weights)
     return op(
         hidden_states=x, w1=w1, w1_scale=w1_scale, w2=w2, w2_scale=w2_scale, topk_weights=factor,
