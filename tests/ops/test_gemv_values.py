@@ -185,7 +185,7 @@ def test_dense_gemm_int8(M, held):
         return
     used = w.double() if held else q.double() * s.double()[:, None]
     want = x.double() @ used.T + b.double()
-    assert (out.double() - want).norm() <= 2e-3 * want.norm()
+    assert (out.double() - want).norm() <= 5e-4 * want.norm()
 
 
 def test_a_released_weight_is_rebuilt_in_chunks_of_rows():
@@ -194,7 +194,7 @@ def test_a_released_weight_is_rebuilt_in_chunks_of_rows():
     x = random(17, 16)
     y = dense_gemm_int8(x, torch.empty(0), q, s)
     want = x.double() @ (q.double() * s.double()[:, None]).T
-    assert (y.double() - want).norm() <= 2e-3 * want.norm()
+    assert (y.double() - want).norm() <= 5e-4 * want.norm()
 
 
 def test_torch_ops_and_their_out_overloads():

@@ -166,7 +166,7 @@ def test_dense_layers_follow_the_switches(on, m16, rows, held, kernel):
     shadow = kernel == "gemv_i8" or not held
     used = formats.dequantize_i8(q, s, dtype=WIDE) if shadow else w.double()
     want = x.double() @ used.T + bias.double()
-    assert (y[:, 0].double() - want).norm() <= 2e-3 * want.norm()
+    assert (y[:, 0].double() - want).norm() <= 5e-4 * want.norm()
 
 
 @pytest.mark.parametrize(

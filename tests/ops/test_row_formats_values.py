@@ -126,7 +126,7 @@ def test_int8_with_a_scale_per_group(M, G, dtype):
     many = random(20, 384)
     y = dense_gemm_int8(many, w[:0], codes, scale)
     want = many.double() @ exact.T
-    assert (y.double() - want).norm() <= 2e-3 * want.norm()
+    assert (y.double() - want).norm() <= 5e-4 * want.norm()
 
 
 @pytest.mark.parametrize("fmt", ["e4m3", "e5m2"])
