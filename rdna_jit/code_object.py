@@ -150,6 +150,10 @@ class CodeObject:
         symbols = (s for s in self._elf.symbols.values() if s.type == STT_FUNC)
         return {s.name: (s.va, s.size) for s in sorted(symbols, key=lambda s: s.va)}
 
+    def section(self, name: str) -> bytes:
+        """Bytes of an ELF section; empty when there is no such section."""
+        return self._elf.content(name)
+
     @cached_property
     def source_lines(self) -> LineTable:
         """Address -> source file and line; empty when compiled without line tables."""

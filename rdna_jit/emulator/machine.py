@@ -198,9 +198,7 @@ class Program:
 
     def assertion_at(self, pc: int) -> str:
         """The conditions that kernels_src/common/assert.hip asserts in the source line of `pc`."""
-        from rdna_jit.elf import Elf
-
-        texts = Elf(self.code_object.data).content(_ASSERTIONS).split(b"\0")
+        texts = self.code_object.section(_ASSERTIONS).split(b"\0")
         rows = (text.decode(errors="replace").partition("\t") for text in texts)
         here = self.source_at(pc)
         return " or ".join(dict.fromkeys(what for where, _, what in rows if where == here))
