@@ -323,8 +323,7 @@ def _chunk(call: TileCall, tokens: int, rows: int, w4a8: bool) -> Chunk:
             "ACT_GROUP": act_group(call),
             "ROWS": rows,
         }
-        step = 64 if call.w1.group % 64 == 0 else 32
-        gate_up |= {**shared, "HAS_ZEROS": call.w1.has_zeros, "STEP": step}
+        gate_up |= {**shared, "HAS_ZEROS": call.w1.has_zeros, "STEP": act_group(call)}
         down: dict[str, Value] = {**shared, "HAS_ZEROS": call.w2.has_zeros}
         one, two = GATE_UP_W4A8.specialise(None, **gate_up), DOWN_W4A8.specialise(None, **down)
     else:
