@@ -17,6 +17,7 @@ M. Two runs give the same bits.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -40,7 +41,6 @@ from rdna_jit.template import Legal, Value
 STEP = 32  # of K
 COLUMNS = 128  # per workgroup
 ROW_TILES = (16, 32, 64)
-_UNIT_BYTES = {"f16": 2, "i8": 1, "e4m3": 1, "e5m2": 1, "mxfp4": 1}  # of a row stride
 _SHARED: dict[str, Legal] = {
     "N": range(1, 1 << 30),
     "K": range(8, 1 << 30, 8),
@@ -92,7 +92,7 @@ ROWS_TILE = KernelSpec(
     ),
     template={
         **_SHARED,
-        "FORMAT": tuple(_UNIT_BYTES),
+        "FORMAT": tuple(BITS),
         "X_FORMAT": ("f16", "e4m3", "e5m2"),
         "NAN_CODES": FLAG,
         "GROUP": range(0, 1 << 30),
@@ -316,7 +316,7 @@ def plan_int4(
 def refuses_rows(call: GemvCall) -> str:
     """Why the tile of row formats cannot serve the call; empty when it can."""
     scales = -(-call.N // call.scale_rows) * call.scale_stride * call.scale_bytes
-    weights = call.w_stride * call.N * _UNIT_BYTES[call.format]
+    weights = call.w_stride * call.N * max(BITS[call.format], 8) // 8  # of mxfp4 bytes
     if call.x_stride >= 1 << 25 or max(weights, scales) >= 1 << 32:
         return "rows are too far apart for 32-bit offsets"
     if call.group % STEP:
@@ -370,14 +370,45 @@ def launch_tiles(
     plan: Plan, operands: tuple[object, ...], bias: torch.Tensor | None, out: torch.Tensor
 ) -> None:
     """Run a plan of plan_int4 or plan_rows."""
-    tile, M = plan.launches[0], out.shape[0]
-    if len(plan.launches) == 1:
+    run_split(plan.launches, operands, bias, out)
+
+
+def run_split(
+    launches: Sequence[Launch],
+    operands: tuple[object, ...],
+    bias: torch.Tensor | None,
+    out: torch.Tensor,
+) -> None:
+    """Run a tile's launch and, where it leaves sums of slices of K, that of combine_launch."""
+    tile, M = launches[0], out.shape[0]
+    if len(launches) == 1:
         tile(*operands, bias, out, M)
         return
-    splits, stride = tile.grid[2], int(plan.values["OUT_STRIDE"])  # type: ignore[index]
-    parts = out.new_empty((splits, M, stride), dtype=torch.float32)
+    stride = int(tile.kernel.values["OUT_STRIDE"])
+    parts = out.new_empty((tile.grid[2], M, stride), dtype=torch.float32)  # type: ignore[index]
     tile(*operands, None, parts, M)
-    plan.launches[1](parts, bias, out, M)
+    launches[1](parts, bias, out, M)
+
+
+def sums_stride(N: int) -> int:
+    """Of a row of partial sums."""
+    return -(-N // 4) * 4
+
+
+def combine_launch(
+    M: int, N: int, splits: int, has_bias: bool, out_stride: int, out_align: int
+) -> Launch:
+    """The launch that adds up the partial sums of `splits` slices."""
+    combine = COMBINE.specialise(
+        None,
+        N=N,
+        SPLITS=splits,
+        HAS_BIAS=has_bias,
+        STRIDE=sums_stride(N),
+        OUT_STRIDE=out_stride,
+        OUT_ALIGN=min(out_align, 8),
+    )
+    return Launch(combine, (M, -(-N // 1024)), 256)
 
 
 def _output_values(
@@ -385,7 +416,7 @@ def _output_values(
 ) -> dict[str, Value]:
     """Template values for what a tile stores: fp16 rows, or partial sums."""
     if split.splits > 1:
-        return {"HAS_BIAS": False, "OUT_STRIDE": -(-N // 4) * 4, "OUT_ALIGN": 8}
+        return {"HAS_BIAS": False, "OUT_STRIDE": sums_stride(N), "OUT_ALIGN": 8}
     return {"HAS_BIAS": has_bias, "OUT_STRIDE": stride, "OUT_ALIGN": min(align, 8)}
 
 
@@ -405,16 +436,8 @@ def _plan(
     launches: list[Launch] = [TileLaunch(kernel, grid, spec.block_of(values), slice=split.slice)]
     notes: tuple[str, ...] = ()
     if split.splits > 1:
-        combine = COMBINE.specialise(
-            None,
-            N=N,
-            SPLITS=split.splits,
-            HAS_BIAS=call.has_bias,
-            STRIDE=values["OUT_STRIDE"],
-            OUT_STRIDE=call.out_stride if M > 1 else N,
-            OUT_ALIGN=min(out_align, 8),
-        )
-        launches.append(Launch(combine, (M, -(-N // 1024)), 256))
+        out_stride = call.out_stride if M > 1 else N
+        launches.append(combine_launch(M, N, split.splits, call.has_bias, out_stride, out_align))
         notes = (
             f"{grid[0] * grid[1]} tiles share K {split.splits} ways, to use all processors; the "
             f"partial sums take {split.splits * M * int(values['OUT_STRIDE']) * 4 / 1e6:.1f} MB",

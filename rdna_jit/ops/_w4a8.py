@@ -18,7 +18,7 @@ from rdna_jit.ops._contract import (
     row_stride,
 )
 from rdna_jit.ops._declared import FLAG, SCALES, SUMS_OR_RESULT, WORDS, X, strides
-from rdna_jit.ops._dense_tile import COLUMNS, COMBINE, split_of
+from rdna_jit.ops._dense_tile import COLUMNS, combine_launch, run_split, split_of, sums_stride
 from rdna_jit.ops._int4_contract import check_order, check_scales, check_words, check_zeros
 from rdna_jit.ops._op import public_op
 from rdna_jit.spec import KernelSpec, Parameter
@@ -209,23 +209,15 @@ def _plan_w4a8(
         "W_STRIDE": row_stride(qweight),
         "Z_STRIDE": row_stride(qzeros) if qzeros is not None else 0,
         "S_STRIDE": row_stride(scales),
-        "OUT_STRIDE": out_stride if splits == 1 else -(-N // 4) * 4,
+        "OUT_STRIDE": out_stride if splits == 1 else sums_stride(N),
     }
     launches = [_quantize_launch(x, group, 1 if shuffled else 2, padded)]
     grid = (-(-M // (8 * waves)), -(-N // COLUMNS), splits)
     launches.append(Launch(TILE.specialise(None, **values), grid, waves * 32))
     notes: tuple[str, ...] = ()
     if splits > 1:
-        combine = COMBINE.specialise(
-            None,
-            N=N,
-            SPLITS=splits,
-            HAS_BIAS=bias is not None,
-            STRIDE=values["OUT_STRIDE"],
-            OUT_STRIDE=out_stride,
-            OUT_ALIGN=min(out_alignment(N, out), 8),
-        )
-        launches.append(Launch(combine, (M, -(-N // 1024)), 256))
+        align = out_alignment(N, out)
+        launches.append(combine_launch(M, N, splits, bias is not None, out_stride, align))
         notes = (f"{grid[0] * grid[1]} tiles share K {splits} ways, to use all processors",)
     candidates = (
         Candidate("WAVES=8", waves == 8, f"tiles of 64 rows for {M}"),
@@ -284,13 +276,7 @@ def w4a8_gemm(
     if not plan.launches:
         return out
     rounded = _quantized(x, padded, groups)
-    quantize, tile, *combine = plan.launches
+    quantize, *multiply = plan.launches
     quantize(x, *rounded, M * groups)
-    if not combine:
-        tile(*rounded, qweight, qzeros, scales, bias, out, M)
-        return out
-    splits = tile.grid[2]  # type: ignore[index]
-    parts = x.new_empty((splits, M, int(plan.values["OUT_STRIDE"])), dtype=torch.float32)
-    tile(*rounded, qweight, qzeros, scales, None, parts, M)
-    combine[0](parts, bias, out, M)
+    run_split(multiply, (*rounded, qweight, qzeros, scales), bias, out)
     return out
