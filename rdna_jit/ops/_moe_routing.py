@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rdna_jit.ops._declared import FLAG
+from rdna_jit.ops._declared import FLAG, sizes
 from rdna_jit.spec import KernelSpec, Parameter
 from rdna_jit.template import Value
 
@@ -12,10 +12,6 @@ MOST_SLOTS = 1 << 26
 _COUNTERS = 32768  # bytes of LDS for the counters of all waves
 _WAVES = (1, 2, 4, 8, 16, 32)
 _INT_OUT = "i32*"
-
-
-def _sizes(*names: str) -> tuple[Parameter, ...]:
-    return tuple(Parameter(name, "int", "size") for name in names)
 
 
 ALIGN = KernelSpec(
@@ -29,7 +25,7 @@ ALIGN = KernelSpec(
             Parameter(name, _INT_OUT, "out", align=4)
             for name in ("sorted", "block_experts", "num_rows", "inverse", "active", "num_active")
         ),
-        *_sizes("num_slots", "rows", "blocks"),
+        *sizes("num_slots", "rows", "blocks"),
     ),
     template={
         "NUM_EXPERTS": range(1, MOST_EXPERTS_ALIGN + 1),
@@ -53,8 +49,8 @@ ROUTER = KernelSpec(
         Parameter("bias", "const float*", align=4),
         Parameter("weights", "float*", "out", align=4),
         Parameter("ids", _INT_OUT, "out", align=4),
-        *_sizes("num_tokens", "logits_stride"),
-        Parameter("scale", "float", "size"),
+        *sizes("num_tokens", "logits_stride"),
+        *sizes("scale", ctype="float"),
     ),
     template={
         "EXPERTS": range(1, MOST_EXPERTS + 1),
