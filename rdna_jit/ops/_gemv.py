@@ -36,7 +36,7 @@ from rdna_jit.ops._switches import prefer
 
 Tensor = torch.Tensor
 _HALF = torch.float16
-_MOST_DECODED = 8  # rows of x that the tile is not tried for
+_TILE_ABOVE = 8  # rows of x that the tile is not tried for
 _SCRATCH_ROWS = 8192  # of the dequantised shadow at a time
 
 
@@ -189,7 +189,7 @@ def _choose_kernel(op: str, call: GemvCall) -> tuple[str, tuple[Candidate, ...]]
     able = (decode,) if refusal else (decode, tile)
     chosen = decode
     candidates: tuple[Candidate, ...] = ()
-    if call.M > _MOST_DECODED:
+    if call.M > _TILE_ABOVE:
         decoded, tiled = decode_cost(call), _dense_tile.rows_tile(call)[1].clocks
         taken = not refusal and tile_ends_first(call.M, tiled, decoded)
         chosen = tile if taken else decode
