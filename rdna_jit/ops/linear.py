@@ -307,7 +307,8 @@ def w4a16_gemv(
 
     As gptq_gemm, for words in natural order with one byte per zero: x fp16 `[M, K]`, qweight int32
     `[K/8, N]`, scales fp16 `[K/G, N]`, zeros uint8 `[K/G, N]` or None (all 8), bias fp16 `[N]`.
-    `group_size` is a multiple of 32 that divides K, or K (also as -1). Every N is served.
+    `group_size` is a multiple of 32 that divides K, or K (also as -1). Every N is served. Returns
+    fp16 `[M, N]`, `out` when given. Raises ContractError naming the tensor.
     """
     if out is None:
         out = x.new_empty(plan.extra)
