@@ -115,8 +115,9 @@ class Kernel:
 
         `grid` counts workgroups and `block` threads: an int or a tuple of 1 to 3. Arguments are
         tensors (their data pointer), numbers, or None (a null pointer), checked against the code
-        object. `dynamic_lds` is in bytes. Raises ContractError (a ValueError; ContractTypeError
-        is a TypeError as well) before the launch and LaunchError when HIP refuses it.
+        object; a tensor of floats for a float pointer must have its width. `dynamic_lds` is in
+        bytes. Raises ContractError (a ValueError; ContractTypeError is a TypeError as well) before
+        the launch and LaunchError when HIP refuses it.
         """
         fast = self._fast
         if fast is not None:
@@ -299,9 +300,8 @@ class Kernel:
             declared = arguments.declared_parameters(self.source, entry)
         resolved = [(arguments.resolve_type(c, self.source), name) for c, name in declared]
         # Ops have checked their tensors, and pass packed weights through pointers of other types.
-        return arguments.Signature.make(
-            entry, info.arguments, resolved, check_floats=self.spec is None
-        )
+        source = self.source if self.spec is None else None
+        return arguments.Signature.make(entry, info.arguments, resolved, source)
 
 
 def plain_name(symbol: str) -> str:

@@ -106,11 +106,11 @@ class Signature:
         entry: str,
         arguments: Sequence[Argument],
         declared: Sequence[tuple[str, str]],
-        check_floats: bool = False,
+        source: str | None = None,
     ) -> Signature:
         """Join the code object's explicit arguments with the declared (ctype, name) pairs.
 
-        `check_floats` refuses, say, an fp16 tensor for a `float*`.
+        With the `source`, which has the aliases, an fp16 tensor for a `float*` is refused.
         """
         if len(declared) != len(arguments):
             raise ContractError(
@@ -119,8 +119,8 @@ class Signature:
             )
         pairs = zip(arguments, declared, strict=True)
         slots = [_slot(entry, a, ctype, name) for a, (ctype, name) in pairs]
-        if check_floats:
-            slots = [slot._replace(floats=_floats(slot)) for slot in slots]
+        if source is not None:
+            slots = [slot._replace(floats=_floats(slot, source)) for slot in slots]
         return cls(entry, slots)
 
     def pack(self, args: Sequence[object], address: Callable[[Slot, Any], int]) -> bytearray:
@@ -275,9 +275,11 @@ def _slot(entry: str, argument: Argument, ctype: str, name: str) -> Slot:
     return Slot(name, ctype, code, argument.offset, argument.size)
 
 
-def _floats(slot: Slot) -> str:
-    pointer = re.sub(_QUALIFIERS, " ", slot.ctype).rstrip()
-    return _FLOATS.get(_builtin(pointer[:-1]), "") if pointer.endswith("*") else ""
+def _floats(slot: Slot, source: str) -> str:
+    pointer = re.sub(_QUALIFIERS, " ", slot.ctype).strip()
+    if not pointer.endswith("*"):
+        return ""
+    return _FLOATS.get(resolve_type(pointer[:-1].rstrip(), source), "")
 
 
 def _strip_qualifiers_keep_const(ctype: str) -> str:

@@ -6,7 +6,7 @@ import numpy
 import pytest
 import torch
 
-from rdna_jit import ContractError
+from rdna_jit import ContractError, Template
 from rdna_jit.runtime.arguments import (
     Signature,
     declared_parameters,
@@ -196,3 +196,12 @@ def test_floats_of_another_width_are_refused_and_bits_are_taken(types):
             types.pack(replaced(p, torch.zeros(4, dtype=dtype)), address)
     for dtype in (torch.float32, torch.int32, torch.uint8):
         assert types.pack(replaced(p, torch.zeros(4, dtype=dtype)), address)
+
+
+@pytest.mark.parametrize("pointer", ["f16*", "const f16* __restrict__", "T*", "const half *"])
+def test_a_pointer_to_an_alias_of_a_float_is_checked(pointer):
+    text = f"""using f16 = _Float16;
+    typedef f16 T;
+    extern "C" __global__ void k({pointer} x, float* y) {{ y[0] = x[0]; }}"""
+    kernel = Template(text, name="k").specialise(arch="gfx1030")
+    assert [slot.floats for slot in kernel.program().signature.slots] == ["float16", "float32"]
