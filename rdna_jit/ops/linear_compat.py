@@ -3,7 +3,11 @@
 The forks keep fp8 and MXFP4 weights K-major (`[K, N]` bytes, `[K / 8, N]` words). The kernels here
 read them along K, so such a weight is turned at its first call, and the copy, as large as the
 weight, is kept on the tensor until it dies or it or its scales change. A graph capture must come
-after a first call. Where the forks add to a zeroed `c`, `c` is overwritten here. Switches:
+after a first call. Where the forks add to a zeroed `c`, `c` is overwritten here.
+
+Where a function does not say otherwise, activations `[M, K]`, results `[M, N]` and biases `[N]` are
+fp16, and the rest is as the op of `linear` that it names has it. A wrong operand raises
+ContractError, under that op's name for it where it is passed on as it is. Switches:
 
 - VLLM_RDNA_DECODE_M16: decode takes up to 16 rows instead of 8. Without it gemv_f16_rdna2 and
   gemv_i8_rdna2 run 9..15 rows as eight and the rest, as the forks do (with the same bits).
@@ -185,7 +189,11 @@ def gptq_gemm_rdna2(
     b_g_idx: Tensor | None,
     use_v2_format: bool,
 ) -> Tensor:
-    """linear.gptq_gemm on shuffled words; empty `b_g_idx` are none, empty `b_qzeros` all 8."""
+    """linear.gptq_gemm on shuffled words; empty `b_g_idx` are none, empty `b_qzeros` all 8.
+
+    b_q_weight int32 `[K / 8, N]`, b_qzeros int32 `[K / G, N / 8]`, b_scales fp16 `[K / G, N]`,
+    b_g_idx int32 `[K]`. `use_v2_format`: stored zeros are the zeros, not one less.
+    """
     return linear.gptq_gemm(
         a, b_q_weight, _given(b_qzeros), b_scales, _given(b_g_idx),
         zero_offset=0 if use_v2_format else 1, shuffled=True,
