@@ -11,10 +11,12 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple
 
+from rdna_jit.ops._moe_decode import MOST_TOKENS
+from rdna_jit.ops._moe_tile import block_rows
+
 READ_GBS = 506.0
 VECTOR_RATE = 8.8e6  # lane instructions per us: 72 CUs, 2 x 32 lanes, 2.4 GHz, 0.8 issued
 LAUNCH_US = 2.81
-DECODE_TOKENS = 16  # of a pair of launches
 DECODE_PASS = 4  # tokens of an expert that share a decoded weight
 TILE_STEP = 8  # rows of a block whose dots are skipped together
 TILE_STEP_US = 0.38  # a workgroup's step of 32 along K, when it waits for memory
@@ -60,7 +62,7 @@ def tokens_of_expert(M: int, share: float) -> list[tuple[int, float]]:
 
 def decode_us(layer: Layer, grouped: bool = True) -> float:
     """The decode kernels, in chunks of 16 tokens."""
-    full, rest = divmod(layer.M, DECODE_TOKENS)
+    full, rest = divmod(layer.M, MOST_TOKENS)
     once, each = _DECODE[layer.format] if grouped else (0.0, _PLAIN)
 
     def chunk(tokens: int) -> float:
@@ -69,13 +71,13 @@ def decode_us(layer: Layer, grouped: bool = True) -> float:
 
         return _stream_us(layer, tokens, instructions) + 2 * LAUNCH_US
 
-    return (full * chunk(DECODE_TOKENS) if full else 0.0) + (chunk(rest) if rest else 0.0)
+    return (full * chunk(MOST_TOKENS) if full else 0.0) + (chunk(rest) if rest else 0.0)
 
 
 def tiled_us(layer: Layer, w4a8: bool = False) -> float:
     """The tile kernels: sorting, two products, combining; `w4a8`: with int8 activations."""
     slots = layer.M * layer.T
-    rows = 32 if slots / layer.num_ids <= 32 else 64
+    rows = block_rows(slots, layer.num_ids)
     block, step = _TILE_W4A8 if w4a8 else (_TILE[layer.format], _TILE_ROWS)
 
     def instructions(n: int) -> float:

@@ -269,17 +269,16 @@ def chunk_tokens(call: TileCall) -> int:
     return max(1, min(call.M, by_bytes, by_grid, _MOST_BLOCKS))
 
 
-def block_rows(call: TileCall) -> int:
+def block_rows(slots: int, num_ids: int) -> int:
     """Slots of a block. Waves whose rows are padding cost little, so large blocks, which decode
     the weights once, serve every expert that has more slots than a small block."""
-    slots_of_expert = call.M * call.T / call.num_ids
-    return 32 if slots_of_expert <= 32 else 64
+    return 32 if slots / num_ids <= 32 else 64
 
 
 def plan_chunks(call: TileCall, rows: int | None = None, w4a8: bool = False) -> tuple[Chunk, ...]:
     """The launches of a call with M >= 1, chunk by chunk."""
     size = chunk_tokens(call)
-    rows = rows or block_rows(call)
+    rows = rows or block_rows(call.M * call.T, call.num_ids)
     made: dict[int, Chunk] = {}
     chunks = []
     for first in range(0, call.M, size):
