@@ -89,7 +89,8 @@ def _plan(
         inner, other = decode, Candidate("moe_tile", False, cannot or why)
         operands = {**given, **shared}
         if on_input:  # the shared expert's input is not weighted
-            weighted, ones = _weighted_input(x, given["topk_weights"])
+            weighted = torch.empty(x.shape, dtype=_HALF, device=x.device)
+            ones = given["topk_weights"].new_empty((M, T))
             operands = {**given, "hidden_states": weighted, "topk_weights": ones}
         if workspace is not None:
             operands["workspace"] = workspace[:size].view(_HALF).view(M, T, -1)
