@@ -13,7 +13,6 @@ from rdna_jit.errors import ContractError
 
 # SHUFFLE[slot] is the natural index of the code in that slot.
 SHUFFLE = (0, 2, 4, 6, 1, 3, 5, 7)
-NATURAL = tuple(range(8))
 UNSHUFFLE = tuple(SHUFFLE.index(j) for j in range(8))
 
 
