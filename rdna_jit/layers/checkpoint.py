@@ -33,6 +33,7 @@ def gptq(
     if bits not in (4, 8):
         refuse("bits", "4 or 8", bits, "other widths are not served")
     _check("qweight", qweight, torch.int32, 2)
+    _check_tensor("scales", scales)
     N, codes = qweight.shape[1], 32 // bits
     K = qweight.shape[0] * codes
     if scales.dim() != 2 or scales.shape[1] != N or not scales.shape[0] or K % scales.shape[0]:
@@ -42,10 +43,13 @@ def gptq(
         refuse("scales", f"shape [K/G, {N}] with K = {K}", list(scales.shape), hint)
     if qzeros is not None:
         _check("qzeros", qzeros, torch.int32, 2)
+        _check_packed("qweight", N, codes)
         if tuple(qzeros.shape) != (scales.shape[0], N // codes):
             refuse("qzeros", f"shape [{scales.shape[0]}, {N // codes}]", list(qzeros.shape))
-    if g_idx is not None and g_idx.numel() != K:
-        refuse("g_idx", f"{K} entries", g_idx.numel())
+    if g_idx is not None:
+        _check_tensor("g_idx", g_idx)
+        if g_idx.numel() != K:
+            refuse("g_idx", f"{K} entries", g_idx.numel())
     offset = 2 - version
     if bits == 4:
         return _four_bits(formats.pack_gptq(qweight, qzeros, scales, g_idx, zero_offset=offset))
@@ -104,15 +108,18 @@ def compressed_tensors(
     if bits not in (4, 8):
         refuse("bits", "4 or 8", bits, "other widths are not served")
     _check("weight_packed", weight_packed, torch.int32, 2)
+    _check_tensor("weight_scale", weight_scale)
     N, codes = weight_packed.shape[0], 32 // bits
     K = weight_packed.shape[1] * codes
     if weight_scale.dim() == 1:
         weight_scale = weight_scale[:, None]
-    if weight_scale.shape[0] != N or not weight_scale.shape[1] or K % weight_scale.shape[1]:
+    fits = weight_scale.dim() == 2 and weight_scale.shape[0] == N
+    if not fits or not weight_scale.shape[1] or K % weight_scale.shape[1]:
         refuse("weight_scale", f"shape [{N}, K/G] with K = {K}", list(weight_scale.shape))
     groups = weight_scale.shape[1]
     if weight_zero_point is not None:
         _check("weight_zero_point", weight_zero_point, torch.int32, 2)
+        _check_packed("weight_packed", N, codes)
         if tuple(weight_zero_point.shape) != (N // codes, groups):
             got = list(weight_zero_point.shape)
             refuse("weight_zero_point", f"shape [{N // codes}, {groups}]", got)
@@ -371,6 +378,17 @@ def _check(name: str, tensor: object, dtype: torch.dtype, dims: int) -> None:
     if not isinstance(tensor, Tensor) or tensor.dtype != dtype or tensor.dim() != dims:
         got = _short(tensor) if isinstance(tensor, Tensor) else type(tensor).__name__
         refuse(name, f"{dtype} with {dims} dimensions", got)
+
+
+def _check_tensor(name: str, tensor: object) -> None:
+    if not isinstance(tensor, Tensor):
+        refuse(name, "a tensor", type(tensor).__name__)
+
+
+def _check_packed(name: str, N: int, codes: int) -> None:
+    """Zeros of a word's worth of columns share a word."""
+    if N % codes:
+        refuse(name, f"a multiple of {codes} columns, as zeros are packed", N)
 
 
 def _short(tensor: Tensor) -> str:

@@ -305,3 +305,24 @@ def test_what_does_not_fit_is_named(name, change, says):
 def test_bad_requests(call, says):
     with pytest.raises(ContractError, match=says):
         call()
+
+
+def test_columns_that_packed_zeros_cannot_have_are_refused():
+    codes = Codes.random(64, K, G)
+    t = codes.gptq()
+    cut = {"qweight": t["qweight"][:, :60], "qzeros": t["qzeros"][:, :7]}
+    with pytest.raises(ContractError, match="qweight: expected a multiple of 8 columns"):
+        QuantizedLinear.from_gptq(**cut, scales=t["scales"][:, :60])
+    with pytest.raises(ContractError, match="scales: expected a tensor"):
+        QuantizedLinear.from_gptq(**(t | {"scales": None}))
+    with pytest.raises(ContractError, match="g_idx: expected a tensor"):
+        QuantizedLinear.from_gptq(**(t | {"g_idx": [0] * K}))
+    packed = codes.compressed_tensors()
+    del packed["weight_shape"]
+    for scale in (None, packed["weight_scale"][None]):
+        with pytest.raises(ContractError, match="weight_scale: expected"):
+            QuantizedLinear.from_compressed_tensors(**(packed | {"weight_scale": scale}))
+    packed |= {name: packed[name][:60] for name in ("weight_packed", "weight_scale")}
+    packed["weight_zero_point"] = packed["weight_zero_point"][:7]
+    with pytest.raises(ContractError, match="weight_packed: expected a multiple of 8 columns"):
+        QuantizedLinear.from_compressed_tensors(**packed)
